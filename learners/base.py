@@ -1,0 +1,106 @@
+"""The contract that every learner keeps, and what all of them are made from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from learners.batch import Batch
+from learners.images import ImageTable
+from learners.networks import Network
+
+Diagnostics = dict[str, Tensor]
+"""Name → one number per replicate, [R]. A value that is not finite marks its replicate as diverged."""
+
+
+def positive(default: float, doc: str) -> Any:
+    """A number above 0."""
+    return field(default=default, metadata={"gt": 0, "description": doc})
+
+
+def not_negative(default: float, doc: str) -> Any:
+    """A number of at least 0."""
+    return field(default=default, metadata={"ge": 0, "description": doc})
+
+
+def at_least_one(default: int, doc: str) -> Any:
+    """A whole number of at least 1."""
+    return field(default=default, metadata={"ge": 1, "description": doc})
+
+
+def documented(default: Any, doc: str) -> Any:
+    """A value that its type alone restricts."""
+    return field(default=default, metadata={"description": doc})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a learner is given besides its hyper-parameters; the same for every learner of a comparison.
+
+    `images` may be None for a learner that only predicts. `batches_per_task` is the stream's nominal task length in
+    batches: a budget, not a boundary.
+    """
+
+    network: Network
+    seeds: Sequence[int]
+    batch_size: int
+    batches_per_task: int
+    classes: int
+    images: ImageTable | None = None
+
+    @property
+    def replicates(self) -> int:
+        return len(self.seeds)
+
+    def needed_images(self) -> ImageTable:
+        if self.images is None:
+            raise ValueError("this learner was loaded to predict only: give it images to let it learn")
+        return self.images
+
+
+class Learner(ABC):
+    """R replicates of one method, trained side by side; replicates share nothing but time.
+
+    The platform calls, for every batch of the stream, `predict` and then `update`, and for a class that says
+    `needs_boundaries` also `begin_task` before a task's first batch and `end_task` after its held-out evaluation.
+    """
+
+    needs_boundaries: ClassVar[bool] = False
+    Options: ClassVar[type]
+
+    def __init__(self, options: Any, setting: Setting) -> None:
+        self.options = options
+        self.setting = setting
+
+    @abstractmethod
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits [R, B, classes] for pictures x [R, B, *image]; changes nothing."""
+
+    @abstractmethod
+    def update(self, batch: Batch) -> Diagnostics:
+        """Learn from one batch of the stream, just predicted. A short batch is as good as a full one."""
+
+    # Not abstract: a learner that is not told of boundaries has nothing to do at one.
+    def begin_task(self) -> None:  # noqa: B027
+        """The next batch is the first of a new task. Called only if `needs_boundaries`."""
+
+    def end_task(self) -> None:  # noqa: B027
+        """The task is over and its held-out points have been predicted. Called only if `needs_boundaries`."""
+
+    def recall(self, seen: Batch) -> None:  # noqa: B027
+        """After `load_state_dict`: the datapoints seen before the state was saved (pictures not gathered: x is empty)."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what happens next, generators too; tensors, numbers, strings, lists and dicts only.
+
+        What the stream has shown is left out: it follows from the stream's position (`recall`).
+        """
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as the learner that wrote `state` would have."""

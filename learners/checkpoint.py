@@ -1,0 +1,69 @@
+"""A trained learner in one file, and back: all that is needed to predict again."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from learners import networks, registry
+from learners.base import Learner, Setting
+
+FORMAT = 1
+
+
+def save(path: Path, name: str, learner: Learner, network: str, image_shape: Sequence[int]) -> None:
+    """Write the learner, its hyper-parameters and its network's description; whole, or not at all."""
+    setting = learner.setting
+    content = {
+        "format": FORMAT,
+        "learner": name,
+        "options": asdict(learner.options),
+        "network": network,
+        "image_shape": [int(n) for n in image_shape],
+        "classes": setting.classes,
+        "seeds": [int(seed) for seed in setting.seeds],
+        "batch_size": setting.batch_size,
+        "batches_per_task": setting.batches_per_task,
+        "dtype": str(setting.network.dtype).removeprefix("torch."),
+        "state": learner.state_dict(),
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    torch.save(content, temporary)
+    temporary.replace(path)
+
+
+def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
+    """The learner as it was saved, ready to predict (it has no images, so it cannot go on learning).
+
+    `predict` takes pictures [R, B, C, H, W] (pairs [R, B, 2, C, H, W]) in 0…1, one stack per seed in
+    `learner.setting.seeds`. Raises ValueError for a file that holds no learner.
+    """
+    try:
+        content = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"{path}: must be a whole file written by learners.checkpoint.save ({error})") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ValueError(f"{path}: format must be {FORMAT} (got {found}); a newer file needs a newer version of this package")
+    network = networks.build(
+        content["network"],
+        content["image_shape"],
+        content["classes"],
+        device=device,
+        dtype=getattr(torch, content["dtype"]),
+    )
+    setting = Setting(
+        network=network,
+        seeds=content["seeds"],
+        batch_size=content["batch_size"],
+        batches_per_task=content["batches_per_task"],
+        classes=content["classes"],
+    )
+    learner = registry.create(content["learner"], content["options"], setting)
+    learner.load_state_dict(content["state"])
+    return learner

@@ -1,0 +1,139 @@
+"""Fully Online Meta-Learning (FOML): Rajasegaran, Finn & Levine 2021, Algorithm 1 and appendix "Meta updates"."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, not_negative, positive
+from learners.batch import Batch
+from learners.meta_gradient import OnlineStep, adjoint, online_step, unrolled
+from learners.networks import cross_entropy
+from learners.optim import AdamZero, Moments, make
+from learners.replay import Replay
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyper-parameters of FOML, under the paper's names."""
+
+    alpha1: float = positive(0.001, "online learning rate")
+    alpha2: float = positive(0.001, "meta learning rate")
+    beta1: float = not_negative(0.01, "pull of phi towards theta in the online update")
+    beta2: float = not_negative(0.001, "pull of theta towards the recent phi in the meta-update")
+    K: int = at_least_one(5, "online steps that the meta-gradient looks back through")
+    online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
+    meta_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of theta")
+    meta_updates: bool = documented(True, "False: theta stays at its first value (the paper's second ablation)")
+    meta_every: int = at_least_one(1, "batches between two meta-updates")
+    meta_gradient: Literal["exact", "first_order"] = documented("exact", "first_order drops every Hessian")
+    meta_path: Literal["adjoint", "unrolled"] = documented("adjoint", "unrolled: the slow reference, equal values")
+    adam_zero: AdamZero = documented("mask", "derivative of Adam where the second moment is zero")
+
+
+class FOML(Learner):
+    """Learns phi online, pulled towards theta; learns theta so that this pull makes phi good on all that was seen.
+
+    May know: the datapoints seen so far. No task id, no boundary; phi is never reset.
+    """
+
+    Options = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.network = setting.network
+        self.phi, self.statistics = self.network.initial(setting.seeds)
+        self.theta = self.phi
+        self.online_optimizer = make(options.online_optimizer, options.alpha1, options.adam_zero)
+        self.meta_optimizer = make(options.meta_optimizer, options.alpha2)
+        self.moments = self.online_optimizer.initial(self.phi)
+        self.meta_moments = self.meta_optimizer.initial(self.theta)
+        self.window: deque[OnlineStep] = deque(maxlen=options.K)
+        self.steps = 0
+        self.replay = Replay(setting.images, setting.seeds)
+
+    def predict(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.network.logits(self.phi, self.statistics, x)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        o = self.options
+        self.replay.add(batch)
+        step = self._online_step(batch, self.phi, self.theta, self.statistics, self.moments)
+        self.phi, self.moments, self.statistics = step.new_phi, step.after, step.training_pass.statistics
+        self.window.append(step)
+        self.steps += 1
+        diagnostics = {"loss": step.training_pass.loss, "distance": (self.theta - self.phi).norm(dim=1)}
+        if o.online_optimizer == "adam":
+            diagnostics["masked_share"] = self.online_optimizer.masked(step.after)
+        if o.meta_updates and self.steps % o.meta_every == 0:
+            diagnostics |= self._meta_step(self.replay.sample(self.setting.batch_size))
+        return diagnostics
+
+    def _online_step(
+        self, batch: Batch, phi: Tensor, theta: Tensor, statistics: Tensor, moments: Moments
+    ) -> OnlineStep:
+        """g = ∇L(φ; D_j) + 2 β₁ (φ − θ);  φ ← Opt₁(φ, g)."""
+        o = self.options
+        # Only a window of two or more steps, differentiated exactly, ever asks a step for its Hessian.
+        twice = o.meta_updates and o.K > 1 and o.meta_gradient == "exact" and o.meta_path == "adjoint"
+        return online_step(
+            self.network, batch, phi, theta, statistics, moments, self.online_optimizer, o.beta1, twice
+        )
+
+    def _meta_step(self, replayed: Batch) -> Diagnostics:
+        """θ ← Opt₂(θ, dJ/dθ),  J = L(φ_j; D_m) + β₂ Σ_{k=0..W} ‖θ − φ_{j−k}‖²."""
+        o = self.options
+        first_order = o.meta_gradient == "first_order"
+        at_phi = self.network.training_pass(self.phi, self.statistics, replayed.x, cross_entropy(replayed.y))
+        rest = (self.online_optimizer, o.beta1, o.beta2, first_order)
+        if o.meta_path == "adjoint":
+            gradient = adjoint(self.window, self.theta, at_phi.gradient, *rest)
+        else:
+            gradient = unrolled(self.network, self.window, self.theta, replayed, *rest)
+        self.theta, self.meta_moments = self.meta_optimizer.step(self.theta, gradient.total, self.meta_moments)
+        return {
+            "meta_loss": at_phi.loss,
+            "meta_gradient_direct": gradient.direct.norm(dim=1),
+            "meta_gradient_rest": (gradient.total - gradient.direct).norm(dim=1),
+        }
+
+    def recall(self, seen: Batch) -> None:
+        self.replay.add(seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "phi": self.phi,
+            "theta": self.theta,
+            "statistics": self.statistics,
+            "moments": tuple(self.moments),
+            "meta_moments": tuple(self.meta_moments),
+            "steps": self.steps,
+            "window": [
+                {
+                    "phi": step.phi,
+                    "theta": step.theta,
+                    "statistics": step.statistics,
+                    "before": tuple(step.before),
+                    "ids": step.batch.ids,
+                    "y": step.batch.y,
+                }
+                for step in self.window
+            ],
+            "replay": self.replay.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.phi, self.theta, self.statistics = state["phi"], state["theta"], state["statistics"]
+        self.moments, self.meta_moments = Moments(*state["moments"]), Moments(*state["meta_moments"])
+        self.steps = state["steps"]
+        self.replay.load_state_dict(state["replay"])
+        self.window.clear()
+        for step in state["window"] if self.setting.images is not None else ():  # no images: loaded to predict only
+            # A step's gradient is not stored: made again from the same numbers, it is the same to the last bit.
+            batch = Batch(self.setting.needed_images().gather(step["ids"]), step["y"], step["ids"])
+            self.window.append(
+                self._online_step(batch, step["phi"], step["theta"], step["statistics"], Moments(*step["before"]))
+            )

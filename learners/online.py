@@ -1,0 +1,43 @@
+"""Plain online learning: FOML without theta. Not in the paper's tables; the reference that FOML has to beat."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from learners.base import Diagnostics, Learner, Setting, documented, positive
+from learners.batch import Batch
+from learners.model import Model
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyper-parameters of the online reference."""
+
+    alpha1: float = positive(0.001, "learning rate")
+    online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
+
+
+class Online(Learner):
+    """One gradient step on each batch, and nothing else.
+
+    May know: the newest batch. No task id, no boundary, no replay.
+    """
+
+    Options = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.model = Model.fresh(setting.network, setting.seeds, options.online_optimizer, options.alpha1)
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.model.predict(x)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        return {"loss": self.model.learn(batch)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])

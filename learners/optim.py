@@ -1,0 +1,144 @@
+"""SGD and Adam as functions on flat vectors [R, P], each with the exact derivative of its step.
+
+`pullback` is the transpose of a step's derivative: from the derivative of an objective by the step's *results*
+(parameters and moments) to its derivative by the gradient that went in and by the moments before.
+Source: Kingma & Ba 2015 (Adam, ε outside the root); the derivative is written out in docs/methods.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+AdamZero = Literal["mask", "exact"]
+
+
+class Moments(NamedTuple):
+    """What an optimiser remembers: m and s [R, P] (None for SGD) and the number of steps taken."""
+
+    m: Tensor | None
+    s: Tensor | None
+    count: int
+
+
+class Cotangents(NamedTuple):
+    """Derivatives of an objective by the moments m and s after a step, [R, P] each (None for SGD)."""
+
+    mu: Tensor | None
+    sigma: Tensor | None
+
+
+class Optimizer(ABC):
+    """One step of gradient descent, and its derivative."""
+
+    rate: float
+
+    @abstractmethod
+    def initial(self, phi: Tensor) -> Moments:
+        """The moments before the first step."""
+
+    @abstractmethod
+    def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+        """New parameters [R, P] and moments; nothing is changed in place, so autograd can follow."""
+
+    @abstractmethod
+    def pullback(
+        self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
+    ) -> tuple[Tensor, Cotangents]:
+        """The derivative by `gradient` [R, P], and by the moments before the step.
+
+        `v` is the derivative by the step's parameters, `later` the derivative by the moments `after` it through
+        all later steps (None at the last).
+        """
+
+    @abstractmethod
+    def masked(self, after: Moments) -> Tensor:
+        """The share [R] of parameters whose step has its derivative taken as zero."""
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """phi − rate · gradient."""
+
+    rate: float
+
+    def initial(self, phi: Tensor) -> Moments:
+        return Moments(None, None, 0)
+
+    def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+        return phi - self.rate * gradient, Moments(None, None, moments.count + 1)
+
+    def pullback(
+        self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
+    ) -> tuple[Tensor, Cotangents]:
+        return -self.rate * v, Cotangents(None, None)
+
+    def masked(self, after: Moments) -> Tensor:
+        raise TypeError("SGD has no moments, and masks nothing")
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam with ε outside the root.
+
+    Where a second moment is exactly zero, Adam's derivative is rate/ε (1e5 at the defaults) per step: `zero="mask"`
+    takes the derivative of that parameter's whole update as zero there, `zero="exact"` keeps it.
+    """
+
+    rate: float
+    b1: float = 0.9
+    b2: float = 0.999
+    epsilon: float = 1e-8
+    zero: AdamZero = "mask"
+
+    def initial(self, phi: Tensor) -> Moments:
+        return Moments(torch.zeros_like(phi), torch.zeros_like(phi), 0)
+
+    def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+        assert moments.m is not None and moments.s is not None
+        count = moments.count + 1
+        m = torch.lerp(gradient, moments.m, self.b1)
+        s = torch.lerp(gradient.square(), moments.s, self.b2)
+        c1, c2 = 1 - self.b1**count, 1 - self.b2**count
+        return phi - self.rate * (m / c1) / (_root(s / c2) + self.epsilon), Moments(m, s, count)
+
+    def pullback(
+        self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
+    ) -> tuple[Tensor, Cotangents]:
+        assert after.m is not None and after.s is not None
+        c1, c2 = 1 - self.b1**after.count, 1 - self.b2**after.count
+        q = (after.s / c2).sqrt()
+        d = q + self.epsilon
+        mu = -self.rate * v / (c1 * d)
+        # The derivative of the root is infinite at 0. With the mask these entries are zeroed below; without it the
+        # zero moment m there makes the limit 0 for σ, while μ keeps its rate/ε.
+        dead = after.s == 0
+        sigma = (self.rate * v * (after.m / c1) / (2 * c2 * q * d.square())).masked_fill(dead, 0)
+        if later is not None:
+            assert later.mu is not None and later.sigma is not None
+            mu, sigma = mu + later.mu, sigma + later.sigma
+        if self.zero == "mask":
+            mu, sigma = mu.masked_fill(dead, 0), sigma.masked_fill(dead, 0)
+        gamma = (1 - self.b1) * mu + 2 * (1 - self.b2) * gradient * sigma
+        return gamma, Cotangents(self.b1 * mu, self.b2 * sigma)
+
+    def masked(self, after: Moments) -> Tensor:
+        assert after.s is not None
+        return (after.s == 0).to(after.s.dtype).mean(1)
+
+
+def _root(s: Tensor) -> Tensor:
+    """√s, with derivative 0 instead of ∞ where s is 0: autograd would turn the ∞ into NaN even where it is cut off."""
+    if not s.requires_grad:
+        return s.sqrt()
+    dead = s == 0
+    return s.masked_fill(dead, 1).sqrt().masked_fill(dead, 0)
+
+
+def make(name: Literal["adam", "sgd"], rate: float, zero: AdamZero = "mask") -> Optimizer:
+    """The optimiser called `name` at this rate."""
+    return Adam(rate, zero=zero) if name == "adam" else SGD(rate)

@@ -1,0 +1,70 @@
+"""𝓑, the record of every datapoint that the stream has shown: ids and labels, never pixels."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learners.images import ImageTable
+from learners.batch import Batch
+from learners.seeding import Generators
+
+
+class Replay:
+    """All datapoints seen so far, per replicate, and one generator per replicate to draw from them.
+
+    The contents follow from the stream's position, so a checkpoint holds only the generators; after loading
+    one, `add` is given again what had been seen.
+    """
+
+    def __init__(self, images: ImageTable | None, seeds: Sequence[int], purpose: str = "replay") -> None:
+        self._images = images
+        self._generators = Generators(seeds, purpose)
+        self._replicates = torch.arange(len(seeds)).unsqueeze(-1)
+        self._ids: Tensor | None = None
+        self._labels = torch.empty(0)
+        self.size = 0
+
+    def add(self, batch: Batch) -> None:
+        """Append a batch: ids [R, N, V], labels [R, N]."""
+        count = batch.ids.shape[1]
+        if self._ids is None or self.size + count > self._ids.shape[1]:
+            self._grow(batch, self.size + count)
+        assert self._ids is not None
+        self._ids[:, self.size : self.size + count] = batch.ids
+        self._labels[:, self.size : self.size + count] = batch.y.cpu()
+        self.size += count
+
+    def sample(self, count: int, start: int = 0, stop: int | None = None) -> Batch:
+        """`count` datapoints drawn uniformly with replacement from those with position in [start, stop)."""
+        stop = self.size if stop is None else stop
+        if not 0 <= start < stop <= self.size:
+            raise ValueError(
+                f"0 <= start < stop <= size must hold, but got start={start}, stop={stop}, size={self.size}"
+            )
+        return self.take(self._generators.integers(start, stop, count))
+
+    def take(self, positions: Tensor) -> Batch:
+        """The datapoints at int64 positions [R, n], with their pictures."""
+        if self._images is None or self._ids is None:
+            raise ValueError("nothing to draw from: this replay was given no images, or no datapoints yet")
+        ids = self._ids[self._replicates, positions]
+        labels = self._labels[self._replicates, positions]
+        return Batch(self._images.gather(ids), labels.to(self._images.device), ids)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generators": self._generators.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generators.load_state_dict(state["generators"])
+
+    def _grow(self, batch: Batch, needed: int) -> None:
+        replicates, _, images = batch.ids.shape
+        capacity = max(1024, 2 * needed)
+        ids = torch.zeros(replicates, capacity, images, dtype=torch.int32)
+        labels = torch.zeros(replicates, capacity, dtype=torch.int64)
+        if self._ids is not None:
+            ids[:, : self.size] = self._ids[:, : self.size]
+            labels[:, : self.size] = self._labels[:, : self.size]
+        self._ids, self._labels = ids, labels

@@ -1,0 +1,75 @@
+"""Train from scratch (TFS): paper, section 4 and appendix A.3."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from learners.base import Diagnostics, Learner, Setting, at_least_one, positive
+from learners.batch import Batch
+from learners.budget import UpdateBudget
+from learners.model import Model
+from learners.replay import Replay
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyper-parameters of TFS."""
+
+    alpha: float = positive(0.001, "learning rate (Adam)")
+    updates_per_task: int = at_least_one(50, "gradient updates per task, spread over its batches")
+    update_batch: int = at_least_one(10, "datapoints per update")
+
+
+class TFS(Learner):
+    """At a boundary new random weights and a fresh optimiser; trains on the current task's points alone.
+
+    May know: boundaries, and the datapoints of the current task seen so far.
+    """
+
+    needs_boundaries = True
+    Options = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.model = Model.fresh(setting.network, setting.seeds, "adam", options.alpha)
+        self.replay = Replay(setting.images, setting.seeds)
+        self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
+        self.task = -1
+        self.task_start = 0
+
+    def begin_task(self) -> None:
+        self.task += 1
+        self.task_start = self.replay.size
+        self.budget.restart()
+        if self.task > 0:  # in the first task, the weights that all methods start from
+            purpose = f"network of task {self.task}"
+            self.model = Model.fresh(self.setting.network, self.setting.seeds, "adam", self.options.alpha, purpose)
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.model.predict(x)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        self.replay.add(batch)
+        loss = self.model.learn_often(
+            self.budget.grant(len(batch)), lambda: self.replay.sample(self.options.update_batch, start=self.task_start)
+        )
+        return {} if loss is None else {"loss": loss}
+
+    def recall(self, seen: Batch) -> None:
+        self.replay.add(seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "replay": self.replay.state_dict(),
+            "budget": self.budget.state_dict(),
+            "task": self.task,
+            "task_start": self.task_start,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.replay.load_state_dict(state["replay"])
+        self.budget.load_state_dict(state["budget"])
+        self.task, self.task_start = state["task"], state["task_start"]

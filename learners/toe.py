@@ -1,0 +1,66 @@
+"""Train on everything (TOE): paper, section 4 and appendix A.3."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from learners.base import Diagnostics, Learner, Setting, at_least_one, not_negative, positive
+from learners.batch import Batch
+from learners.budget import UpdateBudget
+from learners.model import Model
+from learners.replay import Replay
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyper-parameters of TOE."""
+
+    alpha: float = positive(0.001, "learning rate (Adam)")
+    updates_per_task: int = at_least_one(50, "gradient updates per task, spread over its batches")
+    update_batch: int = at_least_one(10, "datapoints per update")
+    growth: int = not_negative(10, "updates per task that are added for every growth_every datapoints seen")
+    growth_every: int = at_least_one(40_000, "see growth")
+
+
+class TOE(Learner):
+    """Keeps one model and trains it on points drawn uniformly from everything seen, now included.
+
+    May know: the datapoints seen so far. No task id, no boundary; the number of updates grows with the number of
+    datapoints.
+    """
+
+    Options = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.model = Model.fresh(setting.network, setting.seeds, "adam", options.alpha)
+        self.replay = Replay(setting.images, setting.seeds)
+        self.budget = UpdateBudget(
+            options.updates_per_task, setting.batches_per_task, options.growth, options.growth_every
+        )
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.model.predict(x)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        self.replay.add(batch)
+        loss = self.model.learn_often(
+            self.budget.grant(len(batch)), lambda: self.replay.sample(self.options.update_batch)
+        )
+        return {} if loss is None else {"loss": loss}
+
+    def recall(self, seen: Batch) -> None:
+        self.replay.add(seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "replay": self.replay.state_dict(),
+            "budget": self.budget.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.replay.load_state_dict(state["replay"])
+        self.budget.load_state_dict(state["budget"])
