@@ -70,7 +70,7 @@ class Learner(ABC):
     """
 
     needs_boundaries: ClassVar[bool] = False
-    Options: ClassVar[type]
+    options_class: ClassVar[type]
 
     def __init__(self, options: Any, setting: Setting) -> None:
         self.options = options
@@ -92,7 +92,7 @@ class Learner(ABC):
         """The task is over and its held-out points have been predicted. Called only if `needs_boundaries`."""
 
     def recall(self, seen: Batch) -> None:  # noqa: B027
-        """After `load_state_dict`: the datapoints seen before the state was saved (pictures not gathered: x is empty)."""
+        """After `load_state_dict`: the datapoints seen before it was saved (ids and labels; x is empty)."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
         raise ValueError(f"{path}: must be a whole file written by learners.checkpoint.save ({error})") from error
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
-        raise ValueError(f"{path}: format must be {FORMAT} (got {found}); a newer file needs a newer version of this package")
+        raise ValueError(f"{path}: format must be {FORMAT} (got {found}); a newer file needs a newer package")
     network = networks.build(
         content["network"],
         content["image_shape"],

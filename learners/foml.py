@@ -39,7 +39,7 @@ class FOML(Learner):
     May know: the datapoints seen so far. No task id, no boundary; phi is never reset.
     """
 
-    Options = Options
+    options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -79,9 +79,7 @@ class FOML(Learner):
         o = self.options
         # Only a window of two or more steps, differentiated exactly, ever asks a step for its Hessian.
         twice = o.meta_updates and o.K > 1 and o.meta_gradient == "exact" and o.meta_path == "adjoint"
-        return online_step(
-            self.network, batch, phi, theta, statistics, moments, self.online_optimizer, o.beta1, twice
-        )
+        return online_step(self.network, batch, phi, theta, statistics, moments, self.online_optimizer, o.beta1, twice)
 
     def _meta_step(self, replayed: Batch) -> Diagnostics:
         """θ ← Opt₂(θ, dJ/dθ),  J = L(φ_j; D_m) + β₂ Σ_{k=0..W} ‖θ − φ_{j−k}‖²."""

@@ -110,9 +110,7 @@ def unrolled(
     """The same by its definition: rerun the window as a function of δ, and let autograd differentiate."""
     delta = torch.zeros_like(theta, requires_grad=True)
     with torch.enable_grad():
-        objective = shifted_objective(
-            network, window, theta, delta, meta_batch, optimizer, beta1, beta2, first_order
-        )
+        objective = shifted_objective(network, window, theta, delta, meta_batch, optimizer, beta1, beta2, first_order)
         (total,) = torch.autograd.grad(objective.sum(), delta)
     direct = sum((2 * beta2 * (theta - step.new_phi) for step in window), 2 * beta2 * (theta - window[0].phi))
     return MetaGradient(total, direct)
@@ -163,4 +161,3 @@ def _mind_zero(adam: Adam, phi: Tensor, new_phi: Tensor, moments: Moments) -> tu
             moments.count,
         ),
     )
-

@@ -43,7 +43,7 @@ class Model:
             return self.network.logits(self.phi, self.statistics, x)
 
     def learn(self, batch: Batch, loss: Loss | None = None) -> Tensor:
-        """One optimiser step on the batch (on its cross-entropy, if no other loss is given); the losses [R] before it."""
+        """One optimiser step on the batch, on its cross-entropy if no other loss is given; the losses [R] before it."""
         made = self.network.training_pass(self.phi, self.statistics, batch.x, loss or cross_entropy(batch.y))
         self.phi, self.moments = self.optimizer.step(self.phi, made.gradient, self.moments)
         self.statistics = made.statistics

@@ -8,6 +8,7 @@ and Hessian-vector products. `Network` here is the general one, built on autogra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ class RainbowNet(EmbeddingNet):
         if min(image_shape[-2:]) < 16:
             raise ValueError(f"images must be at least 16x16 pixels for this network, got {list(image_shape[-2:])}")
         widths = (image_shape[-3], *self.filters)
-        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths, widths[1:], strict=False))
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(widths))
         self.features = self.filters[-1]
         self.head = nn.Linear(self.features, classes)
 
@@ -88,7 +89,7 @@ class SiameseNet(EmbeddingNet):
         if min(image_shape[-2:]) < 8:
             raise ValueError(f"images must be at least 8x8 pixels for this network, got {list(image_shape[-2:])}")
         widths = (image_shape[-3], *self.filters)
-        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in zip(widths, widths[1:], strict=False))
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in self.filters)
         self.features = self.filters[-1]
         self.head = nn.Linear(self.features, classes)
@@ -105,14 +106,14 @@ class SiameseNet(EmbeddingNet):
 
 
 class TrainingPass:
-    """One gradient of R losses: ``loss`` [R], ``gradient`` [R, P], ``statistics`` [R, S] (as this pass would leave them)."""
+    """One gradient of R losses: ``loss`` [R], ``gradient`` [R, P], ``statistics`` [R, S] as they would be afterwards."""
 
     loss: Tensor
     gradient: Tensor
     statistics: Tensor
 
     def hessian_vector_product(self, v: Tensor) -> Tensor:
-        """H v for v [R, P], H the Hessian of this pass's losses at its parameters; each call costs about two gradients."""
+        """H v for v [R, P], H the Hessian of this pass's losses at its parameters; costs about two gradients."""
         raise TypeError("this pass was not made differentiable")
 
 

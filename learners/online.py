@@ -24,7 +24,7 @@ class Online(Learner):
     May know: the newest batch. No task id, no boundary, no replay.
     """
 
-    Options = Options
+    options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)

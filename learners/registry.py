@@ -41,4 +41,4 @@ def learner_class(name: str) -> type[Learner]:
 def create(name: str, options: dict[str, Any], setting: Setting) -> Learner:
     """The learner called `name`, with its defaults where `options` says nothing."""
     chosen = learner_class(name)
-    return chosen(chosen.Options(**options), setting)
+    return chosen(chosen.options_class(**options), setting)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learners.images import ImageTable
 from learners.batch import Batch
+from learners.images import ImageTable
 from learners.seeding import Generators
 
 

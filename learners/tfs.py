@@ -28,7 +28,7 @@ class TFS(Learner):
     """
 
     needs_boundaries = True
-    Options = Options
+    options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)

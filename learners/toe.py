@@ -30,7 +30,7 @@ class TOE(Learner):
     datapoints.
     """
 
-    Options = Options
+    options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
