@@ -158,6 +158,6 @@ def _mind_zero(adam: Adam, phi: Tensor, new_phi: Tensor, moments: Moments) -> tu
         Moments(
             torch.where(dead, moments.m.detach(), moments.m),
             torch.where(dead, moments.s.detach(), moments.s),
-            moments.count,
+            moments.steps,
         ),
     )

@@ -53,7 +53,7 @@ class EmbeddingNet(nn.Module):
 
     def forward(self, x: Tensor, features_only: bool = False) -> Tensor:
         features = self.embed(x)
-        return features if features_only else self.head(features)  # type: ignore[no-any-return]
+        return features if features_only else self.head(features)
 
 
 class RainbowNet(EmbeddingNet):
@@ -106,7 +106,7 @@ class SiameseNet(EmbeddingNet):
 
 
 class TrainingPass:
-    """One gradient of R losses: ``loss`` [R], ``gradient`` [R, P], ``statistics`` [R, S] as they would be afterwards."""
+    """One gradient of R losses: ``loss`` [R], ``gradient`` [R, P], ``statistics`` [R, S] as they would be after."""
 
     loss: Tensor
     gradient: Tensor
@@ -206,7 +206,7 @@ class Network:
         buffers = {name: b.clone() for name, b in _unflatten(statistics.detach(), self._statistics).items()}
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.module, {**parameters, **buffers}, (x, features_only))  # type: ignore[no-any-return]
+            return functional_call(self.module, {**parameters, **buffers}, (x, features_only))
 
         out = torch.vmap(one)(_unflatten(phi, self._parameters), buffers, x)
         return out, torch.cat([statistics[:, :0], *(b.flatten(1) for b in buffers.values())], 1)

@@ -22,7 +22,7 @@ class Moments(NamedTuple):
 
     m: Tensor | None
     s: Tensor | None
-    count: int
+    steps: int
 
 
 class Cotangents(NamedTuple):
@@ -70,7 +70,7 @@ class SGD(Optimizer):
         return Moments(None, None, 0)
 
     def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
-        return phi - self.rate * gradient, Moments(None, None, moments.count + 1)
+        return phi - self.rate * gradient, Moments(None, None, moments.steps + 1)
 
     def pullback(
         self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
@@ -100,7 +100,7 @@ class Adam(Optimizer):
 
     def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
         assert moments.m is not None and moments.s is not None
-        count = moments.count + 1
+        count = moments.steps + 1
         m = torch.lerp(gradient, moments.m, self.b1)
         s = torch.lerp(gradient.square(), moments.s, self.b2)
         c1, c2 = 1 - self.b1**count, 1 - self.b2**count
@@ -110,7 +110,7 @@ class Adam(Optimizer):
         self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
     ) -> tuple[Tensor, Cotangents]:
         assert after.m is not None and after.s is not None
-        c1, c2 = 1 - self.b1**after.count, 1 - self.b2**after.count
+        c1, c2 = 1 - self.b1**after.steps, 1 - self.b2**after.steps
         q = (after.s / c2).sqrt()
         d = q + self.epsilon
         mu = -self.rate * v / (c1 * d)
