@@ -11,8 +11,8 @@ from typing import Any
 from learners.base import Learner, Setting
 
 _NOT_LEARNERS = frozenset(
-    {"base", "batch", "budget", "buffer", "checkpoint", "images", "meta_gradient", "model", "networks", "optim", "registry"}
-    | {"seeding", "tangent"}
+    {"base", "batch", "budget", "buffer", "checkpoint", "images", "meta_gradient", "model", "networks", "optim"}
+    | {"registry", "seeding", "tangent"}
 )
 
 
