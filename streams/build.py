@@ -1,0 +1,130 @@
+"""Build task stores: `python -m streams.build NAME --out DIR [--seeds 3] [key=value ...]`, or `build` and `cached`."""
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from streams import manifest as manifests
+from streams.cache import cache_folder, locked
+from streams.errors import OptionError, StoreError, StreamsError, fault
+from streams.options import recipe_from_words
+from streams.progress import ProgressLine
+from streams.publish import publish, sweep_unfinished, write_images, write_seed
+from streams.recipe import Progress, Recipe, SeedTable, recipes, silent
+from streams.store import TaskStore
+
+
+def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progress | None = None) -> TaskStore:
+    """Build a store, or complete one: what is already there is left as it is, missing seeds are added.
+
+    Args:
+        recipe: what to build.
+        seeds: stream seeds, each 0 or above.
+        out: the store's folder.
+        progress: told of what goes on; nobody by default.
+
+    Returns:
+        The store, open.
+
+    Raises:
+        SourceError: one line for every fault of the source.
+        StoreError: `out` holds something else, or a damaged store.
+        OptionError: no seed, or one that is negative.
+    """
+    wanted = _checked_seeds(seeds)
+    folder = Path(out).expanduser().absolute()
+    tell = silent if progress is None else progress
+    with locked(folder):
+        sweep_unfinished(folder)
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            _build_new(recipe, wanted, folder, tell)
+        store = TaskStore.open(folder)
+        if store.manifest["recipe"] != recipe.identity():
+            got = manifests.canonical(store.manifest["recipe"])
+            rule = f"must be empty or hold the store of {manifests.canonical(recipe.identity())}"
+            raise StoreError(fault(folder, rule, got, "choose another folder"))
+        _add_seeds(recipe, store, [seed for seed in wanted if seed not in store.seeds], tell)
+    return TaskStore.open(folder)
+
+
+def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = None) -> TaskStore:
+    """The recipe's store in the cache folder (`$FOML_CACHE` or `~/.cache/foml-orchestrator`), built if it is not there.
+
+    Safe when several processes start at once: one builds, the others wait and map what it built.
+
+    Raises:
+        See `build`.
+    """
+    key = manifests.canonical([manifests.FORMAT_VERSION, recipe.identity(), recipe.fingerprint()])
+    name = f"{recipe.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    return build(recipe, seeds, cache_folder() / "stores" / name, progress)
+
+
+def _build_new(recipe: Recipe, seeds: list[int], folder: Path, progress: Progress) -> None:
+    collected = recipe.collect(progress)
+
+    def write(unfinished: Path) -> None:
+        progress("writing the store", 0, 1 + len(seeds))
+        manifest = write_images(unfinished, recipe, collected)
+        for done, seed in enumerate(seeds):
+            progress("writing the store", 1 + done, 1 + len(seeds))
+            (unfinished / f"seed-{seed}").mkdir()
+            write_seed(unfinished / f"seed-{seed}", seed, recipe.seed_table(collected.images, seed), manifest["hash"])
+        progress("writing the store", 1 + len(seeds), 1 + len(seeds))
+
+    publish(folder, write)
+
+
+def _add_seeds(recipe: Recipe, store: TaskStore, seeds: list[int], progress: Progress) -> None:
+    for done, seed in enumerate(seeds):
+        progress("adding seeds", done, len(seeds))
+        folder = store.path / f"seed-{seed}"
+        sweep_unfinished(folder)
+        table = recipe.seed_table(store.images, seed)
+        publish(folder, partial(_write_seed, seed=seed, table=table, store_hash=store.hash))
+        progress("adding seeds", done + 1, len(seeds))
+
+
+def _write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> None:
+    write_seed(folder, seed, table, store_hash)
+
+
+def _checked_seeds(seeds: Iterable[int]) -> list[int]:
+    wanted = sorted(set(seeds))
+    faults = [fault("seeds", "must be 0 or above", seed) for seed in wanted if seed < 0]
+    if not wanted:
+        faults = [fault("seeds", "must name at least one seed")]
+    if faults:
+        raise OptionError(*faults)
+    return wanted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 2 with one line per fault."""
+    parser = argparse.ArgumentParser(
+        prog="python -m streams.build", description="Build a task store, or add seeds to one."
+    )
+    parser.add_argument("name", help="the recipe's name")
+    parser.add_argument("options", nargs="*", metavar="key=value", help="options of the recipe")
+    parser.add_argument("--out", required=True, help="the store's folder")
+    parser.add_argument("--data", help="the folder that holds the source data (same as data=DIR)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many stream seeds, 0 to SEEDS-1 (default 3)")
+    parser.epilog = f"recipes: {', '.join(sorted(recipes()))}"
+    given = parser.parse_intermixed_args(arguments)
+    words = [*given.options, *([f"data={given.data}"] if given.data is not None else [])]
+    try:
+        store = build(recipe_from_words(given.name, words), range(given.seeds), given.out, ProgressLine())
+    except StreamsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print(f"{store.path}: {store.name}, {store.count:,} images, seeds {store.seeds}, hash {store.hash}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

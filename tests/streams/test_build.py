@@ -1,0 +1,207 @@
+"""Building: atomic, once, deterministic, from folders that cannot be written to."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from streams import build as build_module
+from streams import recipes
+from streams.build import build, cached, main
+from streams.errors import OptionError, StoreError
+from streams.options import recipe_from_words
+from streams.rainbow import RainbowDigits, RainbowMnist
+from streams.store import TaskStore
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+
+
+def test_recipes_are_found_by_name() -> None:
+    known = recipes()
+    assert known["rainbow_mnist"].name == "rainbow_mnist"
+    assert {"rainbow_mnist", "rainbow_digits"} <= set(known)
+
+
+def test_the_same_inputs_give_the_same_bytes(digits_store: TaskStore, tmp_path: Path) -> None:
+    again = build(RainbowDigits(), [2, 0, 1, 0], tmp_path / "again")
+    assert again.hash == digits_store.hash
+    for name in ("manifest.json", "images.arrow", "seed-2/manifest.json", "seed-2/datapoints.arrow"):
+        assert (again.path / name).read_bytes() == (digits_store.path / name).read_bytes()
+
+
+def test_seeds_are_added_without_touching_the_rest(digits_store: TaskStore, tmp_path: Path) -> None:
+    store = build(RainbowDigits(), [1], tmp_path / "store")
+    before = {name: facts for name, facts in snapshot(store.path).items() if "seed" not in name or "seed-1/" in name}
+    grown = build(RainbowDigits(), range(3), tmp_path / "store")
+    after = snapshot(store.path)
+    assert all(after[name] == facts for name, facts in before.items())
+    assert (store.hash, grown.seeds) == (grown.hash, [0, 1, 2])
+    for seed in range(3):
+        assert grown.table(seed).manifest == digits_store.table(seed).manifest
+    grown.verify()
+
+
+def test_what_is_there_is_not_built_again(digits_store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = snapshot(digits_store.path)
+    monkeypatch.setattr(RainbowDigits, "collect", lambda *_: pytest.fail("the source was read again"))
+    build(RainbowDigits(), [0, 2], digits_store.path)
+    assert snapshot(digits_store.path) == before
+
+
+def test_a_folder_with_something_else_is_left_alone(digits_store: TaskStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreError) as caught:
+        build(RainbowDigits(tasks=5), [0], digits_store.path)
+    assert str(caught.value).startswith(f'{digits_store.path}: must be empty or hold the store of {{"name"')
+    assert "\n" not in str(caught.value)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear.txt").write_text("dear")
+    with pytest.raises(StoreError, match=r"holds no manifest\.json"):
+        build(RainbowDigits(), [0], tmp_path / "letters")
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
+
+
+def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(build_module, "write_seed", fail)
+    with pytest.raises(OSError, match="No space left"):
+        build(RainbowDigits(), [0], tmp_path / "store")
+    assert [path.name for path in tmp_path.iterdir()] == [".store.lock"]
+
+
+KILLED = """
+import sys, time
+from streams import build
+from streams.rainbow import RainbowDigits
+def hang(*_):
+    print("writing", flush=True)
+    time.sleep(60)
+build.write_seed = hang
+build.build(RainbowDigits(), [0], sys.argv[1])
+"""
+
+
+def test_a_killed_build_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(out)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not out.exists()
+    assert len(list(tmp_path.glob(".store.unfinished-*"))) == 1
+    store = build(RainbowDigits(), [0], out)
+    store.verify()
+    assert list(tmp_path.glob(".store.unfinished-*")) == []
+
+
+def build_cached(seeds: list[int]) -> tuple[str, str, float]:
+    began = time.time()
+    store = cached(RainbowDigits(), seeds)
+    store.verify()
+    return str(store.path), store.hash, (store.path / "images.arrow").stat().st_mtime - began
+
+
+def test_four_processes_at_once_build_one_cached_store(
+    digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path))
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        built = list(pool.map(build_cached, [[0], [0, 1], [1, 2], [0, 2]]))
+    assert {entry[:2] for entry in built} == {(built[0][0], digits_store.hash)}
+    (folder,) = (path for path in (tmp_path / "stores").iterdir() if path.is_dir())
+    assert folder.name.startswith("rainbow_digits-")
+    assert TaskStore.open(folder, verify=True).seeds == [0, 1, 2]
+    assert sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock")) == [
+        "images.arrow", "manifest.json", "seed-0", "seed-1", "seed-2",
+    ]  # fmt: skip
+
+
+def test_the_cache_tells_options_and_data_folders_apart(
+    made_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path))
+    small = {"tasks": 2, "train": 20, "validation": 5, "test": 5}
+    first = cached(RainbowMnist(data=str(made_mnist), **small), [0])
+    same = cached(RainbowMnist(data=str(made_mnist / "MNIST"), **small), [0])
+    other = cached(RainbowMnist(data=str(made_mnist), **{**small, "tasks": 3}), [0])
+    assert first.path == same.path != other.path
+    assert first.manifest["recipe"] == {"name": "rainbow_mnist", **small}  # where the data lay is not recorded
+
+
+def test_data_folders_are_never_written_to(made_mnist: Path, tmp_path: Path) -> None:
+    folders = [made_mnist, made_mnist / "MNIST", made_mnist / "MNIST" / "raw"]
+    before = snapshot(made_mnist)
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        build(RainbowMnist(data=str(made_mnist), tasks=2), [0], tmp_path / "store").verify()
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert snapshot(made_mnist) == before
+
+
+def test_no_seed_and_negative_seeds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="must name at least one seed"):
+        build(RainbowDigits(), [], tmp_path / "store")
+    with pytest.raises(OptionError, match=r"must be 0 or above \(got -2\)"):
+        build(RainbowDigits(), [0, -2], tmp_path / "store")
+
+
+def test_words_become_options() -> None:
+    assert recipe_from_words("rainbow_digits", ["tasks=8", "train=100"]) == RainbowDigits(tasks=8, train=100)
+    assert recipe_from_words("rainbow_mnist", ["data=/a=b"]) == RainbowMnist(data="/a=b")
+    assert recipe_from_words("rainbow_mnist", ["data=null"]) == RainbowMnist()
+
+
+def test_every_wrong_word_is_told_at_once() -> None:
+    with pytest.raises(OptionError) as caught:
+        recipe_from_words("rainbow_digits", ["task=8", "train=many", "validation=0", "test=601"])
+    assert caught.value.faults == (
+        "rainbow_digits.task: unknown option (got 8); did you mean tasks?",
+        "rainbow_digits.train: must be a whole number (got many)",
+        "rainbow_digits.validation: must be at least 1 (got 0)",
+        "rainbow_digits.test: must be at most 600 (got 601)",
+    )
+
+
+def test_the_command_builds_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "store"
+    assert main(["rainbow_digits", "tasks=2", "--out", str(out), "--seeds", "2", "train=30"]) == 0
+    store = TaskStore.open(out)
+    said = f"{out}: rainbow_digits, 5,000 images, seeds [0, 1], hash {store.hash}\n"
+    assert capsys.readouterr().out == said
+    assert store.manifest["recipe"] == {"name": "rainbow_digits", "tasks": 2, "train": 30, "validation": 60, "test": 60}
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["rainbow_digit"], ["stream: must be one of "]),
+        (["rainbow_digits", "tasks=0", "oops"], ["oops: options are written key=value"]),
+        (["rainbow_mnist", "--data", "nowhere"], ["nowhere: data: must be a folder that exists"]),
+        (["rainbow_digits", "--seeds", "0"], ["seeds: must name at least one seed"]),
+    ],
+)
+def test_the_command_tells_faults_without_a_traceback(tmp_path: Path, words: list[str], lines: list[str]) -> None:
+    command = [sys.executable, "-m", "streams.build", *words, "--out", str(tmp_path / "store")]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "error"}
+    )
+    assert done.returncode == 2
+    told = done.stderr.splitlines()
+    assert len(told) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(told, lines, strict=True))
+    assert not (tmp_path / "store").exists()
