@@ -1,0 +1,1 @@
+"""What runs it: configuration, plan, protocol, actors, tracking and reports. Only here: Ray, MLflow and pydantic."""

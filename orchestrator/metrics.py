@@ -1,0 +1,159 @@
+"""Every curve, with its formula.
+
+Axis legend: R seeds of a stack, J batches of the stream, T tasks that have been evaluated. A value that does not exist
+(yet) is NaN. Lower is better for all of them but `forward_transfer`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+
+@dataclass
+class Curves:
+    """What one stack of seeds has been measured at, from batch `first_batch` on.
+
+    ``by_batch``: name → float64 [R, J]: ``online_error``, ``online_loss`` (both before learning from the batch) and
+    every diagnostic of the learner. ``evaluations``: one row per held-out evaluation, as columns of equal length:
+    ``seed`` (index into seeds), ``task`` (how many tasks this seed had been evaluated on before), ``batch`` (index of
+    the last batch learned before), ``error``, ``loss``. ``chunks``: one row per chunk: ``batches`` (index of the batch
+    after it), ``time_ms`` (since the epoch), ``seconds``, ``gradient_evaluations`` (per seed, summed over its points).
+    ``diverged``: per seed the batch at which a loss or a diagnostic was first not finite, −1 if none was; from there on
+    all its values are NaN.
+    """
+
+    seeds: list[int]
+    first_batch: int = 0
+    by_batch: dict[str, np.ndarray] = field(default_factory=dict)
+    evaluations: dict[str, np.ndarray] = field(default_factory=dict)
+    chunks: dict[str, np.ndarray] = field(default_factory=dict)
+    diverged: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.diverged = self.diverged or [-1] * len(self.seeds)
+
+    @property
+    def batches(self) -> int:
+        """Index of the batch after the last one measured."""
+        return self.first_batch + max((a.shape[1] for a in self.by_batch.values()), default=0)
+
+    def extend(self, later: Curves) -> None:
+        """Append a slice that begins where these curves end; ValueError if it does not."""
+        if later.first_batch != self.batches or later.seeds != self.seeds:
+            raise ValueError(
+                f"a slice must begin at batch {self.batches} with seeds {self.seeds}, "
+                f"but got batch {later.first_batch} with seeds {later.seeds}"
+            )
+        before, after = self.batches - self.first_batch, later.batches - later.first_batch
+        for name in {**self.by_batch, **later.by_batch}:
+            parts = [
+                part.by_batch.get(name, np.full((len(self.seeds), count), math.nan))
+                for part, count in ((self, before), (later, after))
+            ]
+            self.by_batch[name] = np.concatenate(parts, axis=1)
+        for mine, others in ((self.evaluations, later.evaluations), (self.chunks, later.chunks)):
+            for name, column in others.items():
+                mine[name] = np.concatenate([mine[name], column]) if name in mine else column
+        self.diverged = [
+            first if first >= 0 else then for first, then in zip(self.diverged, later.diverged, strict=True)
+        ]
+
+    def since(self, batch: int) -> Curves:
+        """The part from this batch on (a chunk that straddles it counts as later)."""
+        cut = max(0, batch - self.first_batch)
+        evaluated = self.evaluations["batch"] >= batch if self.evaluations else None
+        chunked = self.chunks["batches"] > batch if self.chunks else None
+        return Curves(
+            self.seeds,
+            self.first_batch + cut,
+            {name: curve[:, cut:] for name, curve in self.by_batch.items()},
+            {name: column[evaluated] for name, column in self.evaluations.items()},
+            {name: column[chunked] for name, column in self.chunks.items()},
+            list(self.diverged),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "seeds": self.seeds,
+            "first_batch": self.first_batch,
+            "by_batch": self.by_batch,
+            "evaluations": self.evaluations,
+            "chunks": self.chunks,
+            "diverged": self.diverged,
+        }
+
+
+def held_out(curves: Curves, column: str = "error") -> np.ndarray:
+    """`validation_error[t]` [R, T]: share of task t's held-out points misclassified after adapting to task t."""
+    evaluations = curves.evaluations
+    tasks = int(evaluations["task"].max()) + 1 if evaluations and len(evaluations["task"]) else 0
+    out = np.full((len(curves.seeds), tasks), math.nan)
+    if tasks:
+        out[evaluations["seed"], evaluations["task"]] = evaluations[column]
+    return out
+
+
+def cumulative(error: np.ndarray) -> np.ndarray:
+    """`cumulative_error[t]` [R, T] = mean of `error[0..t]`; the sweep's objective is its last value.
+
+    >>> cumulative(np.array([[1.0, 0.5, 0.0]]))
+    array([[1.  , 0.75, 0.5 ]])
+    """
+    return np.cumsum(error, axis=1) / np.arange(1, error.shape[1] + 1)
+
+
+def adaptation(curves: Curves, task_starts: list[int]) -> np.ndarray:
+    """`adaptation[n]` [R, n]: mean over tasks of the online error of the n-th batch within a task."""
+    online = curves.by_batch["online_error"]
+    longest = max(np.diff([*task_starts, online.shape[1]]))
+    total = np.full((len(task_starts), len(curves.seeds), longest), math.nan)
+    for task, (start, stop) in enumerate(zip(task_starts, [*task_starts[1:], online.shape[1]], strict=True)):
+        total[task, :, : stop - start] = online[:, start:stop]
+    return np.asarray(np.nanmean(total, axis=0))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean over seeds with its 95 % t-interval; `low` and `high` are None where n is 1 (no interval can be had)."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"{self.mean:.4f} ± – (n={self.n})"
+        return f"{self.mean:.4f} ± {self.high - self.mean:.4f} (n={self.n})"
+
+
+def interval(values: np.ndarray) -> Interval:
+    """Mean and 95 % t-interval of the finite values [n] (Student's t, n − 1 degrees of freedom).
+
+    >>> str(interval(np.array([0.1, 0.2, 0.3])))
+    '0.2000 ± 0.2484 (n=3)'
+    """
+    finite = np.asarray(values, dtype=float)[np.isfinite(values)]
+    n = len(finite)
+    if n == 0:
+        return Interval(math.nan, None, None, 0)
+    mean = float(finite.mean())
+    if n == 1:
+        return Interval(mean, None, None, 1)
+    half = float(stats.t.ppf(0.975, n - 1) * finite.std(ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def interval_curve(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, low and high [T] over the seeds of a curve [R, T]; low and high are NaN where fewer than two are finite."""
+    columns = [interval(curve[:, t]) for t in range(curve.shape[1])]
+    return (
+        np.array([c.mean for c in columns]),
+        np.array([math.nan if c.low is None else c.low for c in columns]),
+        np.array([math.nan if c.high is None else c.high for c in columns]),
+    )
