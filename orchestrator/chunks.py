@@ -1,0 +1,124 @@
+"""Chunk files: a trial's state and its curves so far in one file, which is the truth about the trial.
+
+A chunk file is written under a temporary name and renamed, so it is whole or not there, and state and curves cannot
+part. A trial keeps its newest two. Files are numbered by attempt: a trial that starts claims the next number, and a
+predecessor that still runs somewhere (after its driver was killed, say) can no longer write.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.metrics import Curves
+
+FORMAT = 1
+KEPT = 2
+LEARNER_FILE = "learner.pt"
+_NAME = re.compile(r"chunk-(\d{8})-(\d{4})\.pt")
+
+logger = logging.getLogger(__name__)
+
+
+class Superseded(OrchestratorError):
+    """A newer attempt at this trial has begun: this one must write no more."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A trial after `curves.batches` batches. `state`: of protocol and learner. `finished`: the stream is over."""
+
+    path: Path
+    state: dict[str, Any]
+    curves: Curves
+    finished: bool
+
+    @property
+    def batches(self) -> int:
+        return self.curves.batches
+
+
+def claim(folder: Path) -> int:
+    """Begin a new attempt at the trial in this folder; its number fences off all earlier ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    attempt = _attempt(folder) + 1
+    while True:
+        try:
+            (folder / f"attempt-{attempt:04d}").open("x").close()
+            return attempt
+        except FileExistsError:
+            attempt += 1
+
+
+def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, finished: bool) -> Path:
+    """Write one chunk file, and delete those older than the newest two.
+
+    Raises:
+        Superseded: another attempt has been claimed since `attempt` was.
+    """
+    path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
+    temporary = folder / f".{path.name}.{os.getpid()}"
+    content = {"format": FORMAT, "state": state, "curves": _as_tensors(curves.state_dict()), "finished": finished}
+    with temporary.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    if _attempt(folder) != attempt:
+        temporary.unlink()
+        raise Superseded(f"{folder}: attempt {attempt} was superseded by attempt {_attempt(folder)}; it writes no more")
+    temporary.replace(path)
+    for _, old in _files(folder)[KEPT:]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def newest(folder: Path, map_location: torch.device | str = "cpu") -> Chunk | None:
+    """The newest chunk that can be read whole; None if there is none. A damaged one is told in the log and passed over."""
+    for _, path in _files(folder):
+        try:
+            content = torch.load(path, map_location=map_location, weights_only=True)
+            if content["format"] != FORMAT:
+                raise ValueError(f"format must be {FORMAT} (got {content['format']})")
+            curves = Curves(**_as_arrays(content["curves"]))
+            return Chunk(path, content["state"], curves, content["finished"])
+        except FileNotFoundError:
+            continue  # deleted by its writer meanwhile: a newer one is there, or was just read
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            logger.warning("%s: damaged (%s); the chunk before it is used", path, reason)
+    return None
+
+
+def _files(folder: Path) -> list[tuple[tuple[int, int], Path]]:
+    """Chunk files, newest first: by batches, then by attempt."""
+    found = [(match, path) for path in folder.glob("chunk-*.pt") if (match := _NAME.fullmatch(path.name))]
+    return sorted((((int(m[1]), int(m[2])), path) for m, path in found), reverse=True)
+
+
+def _attempt(folder: Path) -> int:
+    return max((int(path.name.removeprefix("attempt-")) for path in folder.glob("attempt-*")), default=0)
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(value))
+    if isinstance(value, dict):
+        return {key: _as_tensors(part) for key, part in value.items()}
+    return value
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu().numpy()
+    if isinstance(value, dict):
+        return {key: _as_arrays(part) for key, part in value.items()}
+    return value

@@ -1,0 +1,77 @@
+"""A pydantic model for a frozen dataclass of options, and pydantic's complaints as lines that a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from orchestrator.errors import fault
+
+_BOUNDS = ("ge", "gt", "le", "lt")
+
+
+@cache
+def model_of(options: type) -> type[BaseModel]:
+    """The model that checks the fields of a frozen dataclass.
+
+    A field's metadata may hold the bounds `ge`, `gt`, `le`, `lt`, a `description`, and `required`.
+    """
+    hints = get_type_hints(options)
+    parts: dict[str, Any] = {}
+    for item in fields(options):
+        default = ... if item.default is MISSING or item.metadata.get("required") else item.default
+        bounds = {key: item.metadata[key] for key in _BOUNDS if key in item.metadata}
+        parts[item.name] = (hints[item.name], Field(default, **bounds))
+    return create_model(options.__qualname__, __config__=ConfigDict(extra="forbid", strict=True, frozen=True), **parts)
+
+
+def rules(error: ValidationError, file: str, where: str, known: Sequence[str]) -> list[str]:
+    """One line for each of pydantic's errors; `where` is the dotted key of the model, `known` the keys it may have."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        key = dotted(where, problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            lines.append(fault(file, key, "unknown key", _short(problem["input"]), remedy))
+        elif problem["type"] == "missing":
+            lines.append(fault(file, key, "must be given"))
+        else:
+            lines.append(fault(file, key, _rule(problem["msg"]), _short(problem["input"])))
+    return list(dict.fromkeys(lines))
+
+
+def dotted(where: str, steps: Iterable[int | str]) -> str:
+    """`where` and pydantic's location as one dotted key; the branches of a union that pydantic adds are left out."""
+    out = where
+    for step in steps:
+        if isinstance(step, int):
+            out += f"[{step}]"
+        elif not step.startswith(("list[", "int", "str", "float", "bool", "function-", "constrained")):
+            out += f".{step}" if out else step
+    return out
+
+
+def _rule(message: str) -> str:
+    words = message.removeprefix("Value error, ")
+    for pydantic_says, we_say in (
+        ("Input should be a valid integer", "must be a whole number"),
+        ("Input should be a valid number", "must be a number"),
+        ("Input should be a valid string", "must be text"),
+        ("Input should be a valid boolean", "must be true or false"),
+        ("Input should be a valid list", "must be a list"),
+        ("Input should be a valid dictionary", "must be a mapping"),
+        ("Input should be", "must be"),
+    ):
+        words = words.replace(pydantic_says, we_say)
+    return words[:1].lower() + words[1:] if not words.startswith("must") else words
+
+
+def _short(value: Any) -> str:
+    text = str(dict(value) if isinstance(value, Mapping) else value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,89 @@
+"""What a hyper-parameter may vary over: `{grid: [...]}`, `{choice: [...]}`, `{uniform: [low, high]}`, …"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.errors import fault
+from orchestrator.schemas import rules
+
+KINDS = ("grid", "choice", "uniform", "loguniform", "randint")
+
+
+@dataclass(frozen=True)
+class Space:
+    """`grid`: every value, crossed with the other grids. `choice`: one of the values. `uniform`, `loguniform`: a number
+    in [low, high); `randint`: a whole number from low to high, both included."""
+
+    kind: str
+    values: tuple[Any, ...]
+
+    @property
+    def is_grid(self) -> bool:
+        return self.kind == "grid"
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """One value."""
+        if self.kind in ("grid", "choice"):
+            return self.values[int(rng.integers(len(self.values)))]
+        low, high = self.values
+        if self.kind == "randint":
+            return int(rng.integers(low, high + 1))
+        if self.kind == "uniform":
+            return float(low + (high - low) * rng.random())
+        return float(math.exp(math.log(low) + (math.log(high) - math.log(low)) * rng.random()))
+
+
+def is_space(value: Any) -> bool:
+    """Whether a value in the YAML stands for a space: no option is itself a mapping."""
+    return isinstance(value, Mapping)
+
+
+def read_space(
+    entry: Mapping[str, Any], model: type[BaseModel], key: str, where: str, file: str, faults: list[str]
+) -> Space | None:
+    """The space that `entry` describes for the option `key` of `model`; None, and lines in `faults`, if it is none."""
+    if len(entry) != 1 or next(iter(entry)) not in KINDS:
+        faults.append(fault(file, where, f"must be a value or one of {', '.join(KINDS)}", dict(entry)))
+        return None
+    kind, values = next(iter(entry.items()))
+    where = f"{where}.{kind}"
+    if not isinstance(values, list) or not values:
+        faults.append(fault(file, where, "must be a list, and not empty", values))
+        return None
+    wrong = [line for at, value in enumerate(values) for line in _wrong(model, key, value, f"{where}[{at}]", file)]
+    faults += wrong
+    if kind in ("grid", "choice"):
+        return None if wrong else Space(kind, tuple(values))
+    if len(values) != 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        faults.append(fault(file, where, "must be two numbers [low, high]", values))
+        return None
+    low, high = values
+    if not low < high:
+        faults.append(fault(file, where, "low < high must hold", values))
+        return None
+    if kind == "loguniform" and low <= 0:
+        faults.append(fault(file, where, "low > 0 must hold", values))
+        return None
+    if kind == "randint" and not (isinstance(low, int) and isinstance(high, int)):
+        faults.append(fault(file, where, "must be two whole numbers", values))
+        return None
+    if kind != "randint" and not wrong and _wrong(model, key, low + (high - low) / math.pi, where, file):
+        faults.append(fault(file, where, f"{key} takes whole numbers", values, "use randint or grid"))
+        return None
+    return None if wrong else Space(kind, (low, high))
+
+
+def _wrong(model: type[BaseModel], key: str, value: Any, where: str, file: str) -> list[str]:
+    """Why `value` is no value of the option `key`, under the name `where`."""
+    try:
+        model.__pydantic_validator__.validate_assignment(model.model_construct(), key, value)
+    except ValidationError as error:
+        return [line.replace(f" {where}.{key}:", f" {where}:", 1) for line in rules(error, file, where, [key])]
+    return []
