@@ -46,9 +46,7 @@ class Configuration:
     @property
     def hash(self) -> str:
         """Names this configuration, in every sweep and on every machine."""
-        return short_hash(
-            [RESULTS_VERSION, self.learner, self.options, self.network, self.batch_size, self.stream]
-        )
+        return short_hash([RESULTS_VERSION, self.learner, self.options, self.network, self.batch_size, self.stream])
 
 
 @dataclass(frozen=True)

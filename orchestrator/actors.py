@@ -1,0 +1,188 @@
+"""The two kinds of Ray actors: `StreamActor`, one per node, and `LearnerActor`, a Tune trial that owns its GPU.
+
+Both delegate: what a stream gives is in `streams`, what a trial does is in `orchestrator.protocol`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator import chunks, metrics, protocol
+from orchestrator.source import Shape, Source, Stack, StoreSource
+from streams.schedule import Schedule
+from streams.store import TaskStore
+from streams.stream import Datapoints
+
+NAMESPACE = "foml-orchestrator"
+
+
+class StreamActor:
+    """Serves the datapoints of one mapped store to all learners of its node.
+
+    A read is addressed by position, so a restarted actor goes on as if nothing had happened.
+    """
+
+    def __init__(self, store: str) -> None:
+        self._store = TaskStore.open(store)
+        self._sources: dict[tuple[tuple[int, ...], Schedule], StoreSource] = {}
+
+    def _source(self, seeds: list[int], schedule: Schedule) -> StoreSource:
+        key = (tuple(seeds), schedule)
+        if key not in self._sources:
+            self._sources[key] = StoreSource(self._store, seeds, schedule)
+        return self._sources[key]
+
+    def ready(self) -> int:
+        """The actor's process id, once it has opened the store."""
+        return os.getpid()
+
+    def shape(self, seeds: list[int], schedule: Schedule) -> Shape:
+        return self._source(seeds, schedule).shape()
+
+    def read(self, seeds: list[int], schedule: Schedule, start: int, count: int) -> Stack:
+        return self._source(seeds, schedule).read(start, count)
+
+    def held_out(self, seeds: list[int], schedule: Schedule, tasks: list[int], split: str) -> list[Datapoints]:
+        return self._source(seeds, schedule).held_out(tasks, split)
+
+
+def stream_actor_name(store_hash: str, node: str) -> str:
+    """The name under which the store's actor on that node is found."""
+    return f"stream-{store_hash[:12]}-{node}"
+
+
+def start_stream_actors(store: TaskStore) -> list[Any]:
+    """One actor on every living node, owned by the caller (the driver): they live and die with it."""
+    handles = []
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
+        actor = ray.remote(StreamActor).options(
+            name=stream_actor_name(store.hash, node["NodeID"]),
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=-1,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
+        )
+        handles.append(actor.remote(str(store.path)))
+    ray.get([handle.ready.remote() for handle in handles])
+    return handles
+
+
+class ActorSource:
+    """A stack of streams, read through the node's `StreamActor`; the next chunk is fetched while this one is learned."""
+
+    def __init__(self, actor: Any, seeds: list[int], schedule: Schedule) -> None:
+        self._actor, self._seeds, self._schedule = actor, seeds, schedule
+        self._ahead: tuple[int, int, Any] | None = None
+
+    def shape(self) -> Shape:
+        shape: Shape = ray.get(self._actor.shape.remote(self._seeds, self._schedule))
+        return shape
+
+    def read(self, start: int, count: int) -> Stack:
+        if self._ahead is not None and self._ahead[:2] == (start, count):
+            reference = self._ahead[2]
+        else:
+            reference = self._actor.read.remote(self._seeds, self._schedule, start, count)
+        stack: Stack = ray.get(reference)
+        got = stack.labels.shape[1]
+        # A read that came back short was the stream's last.
+        self._ahead = None
+        if got == count:
+            after = start + count
+            self._ahead = (after, count, self._actor.read.remote(self._seeds, self._schedule, after, count))
+        return Stack(stack.image_ids.copy(), stack.labels.copy())  # Ray's own arrays are read-only; torch wants others
+
+    def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
+        points: list[Datapoints] = ray.get(self._actor.held_out.remote(self._seeds, self._schedule, tasks, split))
+        return [Datapoints(one.image_ids.copy(), one.labels.copy(), one.tasks.copy()) for one in points]
+
+
+class LearnerActor(tune.Trainable):  # type: ignore[misc]
+    """One trial: a configuration on a stack of seeds, from wherever its newest chunk file says.
+
+    A step is a chunk of batches. State and curves are on disk before the result is returned, so a result that was
+    seen can always be gone on from. Tune's own checkpoints are not used.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        import torch
+
+        config = config["trial"]
+        gpu = torch.cuda.is_available() and config["gpus"] > 0
+        torch.set_num_threads(config["threads"])
+        self._chunk: int = config["chunk"]
+        self._folder = Path(config["folder"])
+        self._attempt = chunks.claim(self._folder)
+        store = TaskStore.open(config["store"])
+        name = stream_actor_name(store.hash, ray.get_runtime_context().get_node_id())
+        source: Source = ActorSource(ray.get_actor(name, NAMESPACE), config["seeds"], config["schedule"])
+        device = torch.device("cuda" if gpu else "cpu")
+        self._learner: str = config["learner"]
+        self._network: str = config["network"]
+        self._image_shape = store.shape
+        self._protocol = protocol.assemble(
+            store,
+            config["learner"],
+            config["options"],
+            config["seeds"],
+            config["batch_size"],
+            config["network"],
+            source=source,
+            device=device,
+        )
+        done = chunks.newest(self._folder, device)
+        if done is not None:
+            self._protocol.load_state_dict(done.state, done.curves)
+
+    def step(self) -> dict[str, Any]:
+        from learners import checkpoint
+
+        run = self._protocol
+        if run.finished:  # it was finished before this actor began
+            slice_ = run.curves.since(run.batches)
+        else:
+            slice_ = run.advance(self._chunk)
+            if run.finished:
+                path = self._folder / chunks.LEARNER_FILE
+                checkpoint.save(path, self._learner, run.learner, self._network, self._image_shape)
+            chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
+        return {
+            "done": run.finished,
+            "finished": run.finished,
+            "batches": run.batches,
+            "total_batches": run.total_batches,
+            "pid": os.getpid(),
+            "slice": slice_,
+            **_objectives(run.curves),
+        }
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Take over another trial in this process, which spares it a start and its imports."""
+        self.setup(new_config)
+        return True
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing: the chunk file is the checkpoint."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing: `setup` has read the newest chunk file."""
+
+
+def _objectives(curves: metrics.Curves) -> dict[str, float]:
+    """The means over seeds that a searcher may look at; left out while there is no value."""
+    error = metrics.held_out(curves)
+    values = {"online_error": float(curves.by_batch["online_error"][:, -1].mean())} if curves.by_batch else {}
+    if error.shape[1]:
+        values["validation_error"] = float(error[:, -1].mean())
+        values["cumulative_error"] = float(metrics.cumulative(error)[:, -1].mean())
+    return values

@@ -1,0 +1,216 @@
+"""Running a plan's trials under Ray Tune, with one callback that takes the results out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import Sweep
+from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.plan import Trial
+from orchestrator.progress import Progress
+from streams.store import TaskStore
+
+# Read by Ray when it is imported or started; set before either.
+_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # one writer: ours
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours finishes the chunk
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": "100000000",  # Tune's own state is never read again
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a trial without GPUs sees none
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The Ray that a sweep runs on. `local`: started by this command, and gone with it."""
+
+    cpus: float
+    gpus: float
+    local: bool
+
+    def slots(self, sweep: Sweep) -> int:
+        """How many learner actors fit at once."""
+        wanted = sweep.document.resources
+        by_gpu = int(self.gpus // wanted.gpus) if wanted.gpus else int(self.cpus)
+        return max(1, min(int(self.cpus // wanted.cpus), by_gpu))
+
+
+def prepare_environment() -> None:
+    """Settings that Ray reads from the environment; what the user has set is left alone."""
+    for key, value in _ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+
+
+@contextmanager
+def ray_running(local: bool) -> Iterator[Cluster]:
+    """Ray for this block: the running cluster if there is one and `local` is false, else one of our own.
+
+    Raises:
+        OrchestratorError: `RAY_ADDRESS` names a cluster that does not answer.
+    """
+    prepare_environment()
+    import ray
+
+    address = None if local else os.environ.get("RAY_ADDRESS")
+    try:
+        if local:
+            os.environ.pop("RAY_ADDRESS", None)
+        ray.init(
+            address=address or "local",
+            namespace="foml-orchestrator",
+            include_dashboard=False if not address else None,
+            logging_level="ERROR",
+            log_to_driver=False,
+            configure_logging=False,
+        )
+    except ConnectionError as error:
+        raise OrchestratorError(
+            f"RAY_ADDRESS: must name a running cluster (got {address}); start it, or use --local"
+        ) from error
+    try:
+        found = ray.cluster_resources()
+        yield Cluster(found.get("CPU", 0), found.get("GPU", 0), local=not address)
+    finally:
+        ray.shutdown()
+
+
+def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
+    """Refuse what could never start: Tune would wait for it for ever.
+
+    Raises:
+        ConfigError: naming what is short.
+    """
+    wanted = sweep.document.resources
+    faults = [
+        fault(
+            sweep.file, f"resources.{kind}", f"must be at most {there:g}, which is all that {where} has", asked, remedy
+        )
+        for kind, asked, there, remedy in (
+            ("cpus", wanted.cpus, cpus, f"set resources.cpus={max(1, int(cpus))}"),
+            ("gpus", wanted.gpus, gpus, "set resources.gpus=0, or use a cluster that has GPUs"),
+        )
+        if asked > there
+    ]
+    if faults:
+        raise ConfigError(*faults)
+
+
+def local_gpus() -> int:
+    """GPUs of this machine as Ray would count them, without starting Ray."""
+    prepare_environment()
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager
+
+    visible = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()
+    here = int(NvidiaGPUAcceleratorManager.get_current_node_num_accelerators())
+    return here if visible is None else min(here, len(visible))
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM: once means finish the chunk and stop; twice means stop now."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    @contextmanager
+    def watching(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Handle the signals inside this block (in the main thread; elsewhere there is nothing to handle)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: Any) -> None:
+            if self.asked.is_set():
+                raise KeyboardInterrupt
+            self.asked.set()
+            say("stopping: the chunks in flight are finished and kept (once more to stop at once)")
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass
+class Outcome:
+    """How the trials ended: keys of the finished ones, and key → reason of the failed ones."""
+
+    finished: set[str]
+    failed: dict[str, str]
+
+
+def run_trials(
+    sweep: Sweep,
+    trials: list[Trial],
+    root: Path,
+    store: TaskStore,
+    cluster: Cluster,
+    progress: Progress,
+    take: Callable[[str, Any], None],
+    interrupt: Interrupt,
+) -> Outcome:
+    """Run these trials to their ends. `take(key, slice)` is called with each result's curves, in the driver.
+
+    Trials that an interrupt left unfinished are in neither part of the outcome.
+    """
+    from ray import tune
+
+    from orchestrator import actors
+    from orchestrator.tune_callback import StopOnInterrupt, TakeResults
+
+    wanted = sweep.document.resources
+    outcome = Outcome(set(), {})
+    callback = TakeResults(take, progress, outcome)
+    handles = actors.start_stream_actors(store)
+    scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
+    specs = [
+        {
+            "key": trial.key,
+            "folder": str(trial.folder(root).absolute()),
+            "store": str(store.path),
+            "learner": trial.configuration.learner,
+            "options": trial.configuration.options,
+            "network": trial.configuration.network,
+            "batch_size": trial.configuration.batch_size,
+            "seeds": list(trial.seeds),
+            "schedule": sweep.schedule,
+            "chunk": sweep.document.chunk,
+            "threads": wanted.cpus,
+            "gpus": wanted.gpus,
+        }
+        for trial in trials
+    ]
+    try:
+        with interrupt.watching(progress.say):
+            tune.Tuner(
+                tune.with_resources(actors.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
+                param_space={"trial": tune.grid_search(specs)},
+                tune_config=tune.TuneConfig(
+                    reuse_actors=True, trial_dirname_creator=lambda trial: trial.config["trial"]["key"]
+                ),
+                run_config=tune.RunConfig(
+                    name="trials",
+                    storage_path=str(scratch.absolute()),
+                    callbacks=[callback],
+                    stop=StopOnInterrupt(interrupt.asked, callback),
+                    failure_config=tune.FailureConfig(max_failures=sweep.document.retries),
+                    verbose=0,
+                ),
+            ).fit()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        del handles
+    return outcome

@@ -1,0 +1,250 @@
+"""The online protocol: predict, score, learn, batch by batch; held-out evaluation whenever a task is over.
+
+No Ray in here. One learner on one store, from a script:
+
+    store = streams.build.cached(streams.recipes()["rainbow_digits"](), seeds=[0, 1, 2])
+    run = protocol.assemble(store, "foml", {"K": 5}, seeds=[0, 1, 2])
+    while not run.finished:
+        run.advance(40)
+    metrics.cumulative(metrics.held_out(run.curves))
+
+Batches ignore tasks: they are cut every N points, and only the stream's last can be short. A task is over after the
+batch that holds its last point; its held-out points are predicted then, before anything else is learned.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import learners
+from learners import networks
+from orchestrator.errors import OrchestratorError
+from orchestrator.metrics import Curves
+from orchestrator.source import Source, Stack, StoreSource
+from streams.schedule import Schedule, Sequential
+from streams.store import TaskStore
+from streams.stream import Datapoints
+
+HELD_OUT_AT_ONCE = 256
+"""Held-out points predicted in one call, for the sake of memory."""
+
+
+def assemble(
+    store: TaskStore,
+    learner: str,
+    options: dict[str, Any],
+    seeds: list[int],
+    batch_size: int = 10,
+    network: str | None = None,
+    schedule: Schedule | None = None,
+    source: Source | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    split: str = "validation",
+) -> OnlineProtocol:
+    """A learner, its network and its stream put together, ready to run.
+
+    `network` is chosen by the store if None. `source` replaces the direct reading of the store.
+    """
+    views = store.views
+    images = learners.ImageTable(
+        store.pixels,
+        None if views is None else learners.ViewArrays(views.source_index, views.geometry, views.background),
+        device,
+        dtype,
+    )
+    name = network or {1: "rainbow", 2: "siamese"}[store.images_per_datapoint]
+    source = source or StoreSource(store, seeds, schedule or Sequential())
+    shape = source.shape()
+    tasks = max(len(ends) for ends in shape.ends)
+    setting = learners.Setting(
+        network=networks.build(name, store.shape, store.classes, device=device, dtype=dtype),
+        seeds=seeds,
+        batch_size=batch_size,
+        batches_per_task=max(1, math.ceil(shape.length / tasks / batch_size)),
+        classes=store.classes,
+        images=images,
+    )
+    return OnlineProtocol(learners.create(learner, options, setting), source, split)
+
+
+class OnlineProtocol:
+    """R replicates of one learner on their streams, advanced by batches. `curves` is all that was measured."""
+
+    def __init__(self, learner: learners.Learner, source: Source, split: str = "validation") -> None:
+        self.learner, self._source, self._split = learner, source, split
+        self._setting = learner.setting
+        self._images = self._setting.needed_images()
+        self._shape = source.shape()
+        if learner.needs_boundaries and not self._shape.has_boundaries:
+            raise OrchestratorError(f"{type(learner).__name__}: needs task boundaries, and this stream has none")
+        self.curves = Curves(list(self._setting.seeds))
+        self._position = 0
+        self._tasks_over = [0] * self._setting.replicates
+        self._in_task = False
+
+    @property
+    def finished(self) -> bool:
+        return self._position >= self._shape.length
+
+    @property
+    def batches(self) -> int:
+        """Batches learned so far."""
+        return self.curves.batches
+
+    @property
+    def total_batches(self) -> int:
+        """Batches of the whole stream."""
+        return math.ceil(self._shape.length / self._setting.batch_size)
+
+    def advance(self, batches: int) -> Curves:
+        """Run that many batches more (fewer at the end), and return what they measured; `curves` has it too."""
+        started = time.perf_counter()
+        evaluated_before = self._setting.network.gradient_evaluations
+        size = self._setting.batch_size
+        stack = self._source.read(self._position, batches * size)
+        by_batch: dict[int, dict[str, Tensor]] = {}
+        evaluations: dict[str, list[float]] = defaultdict(list)
+        for start in range(0, stack.labels.shape[1], size):
+            at = self.batches + len(by_batch)
+            by_batch[at] = self._one_batch(_batch(self._images, stack, start, start + size))
+            self._position += min(size, stack.labels.shape[1] - start)
+            self._evaluate_what_is_over(at, evaluations)
+        slice_ = self._measured(by_batch, evaluations)
+        slice_.chunks = {
+            "batches": np.array([slice_.batches]),
+            "time_ms": np.array([time.time_ns() // 1_000_000]),
+            "seconds": np.array([time.perf_counter() - started]),
+            "gradient_evaluations": np.array([self._setting.network.gradient_evaluations - evaluated_before]),
+        }
+        self.curves.extend(slice_)
+        return slice_
+
+    def _one_batch(self, batch: learners.Batch) -> dict[str, Tensor]:
+        if self.learner.needs_boundaries and not self._in_task:
+            self.learner.begin_task()
+            self._in_task = True
+        error, loss = _score(self.learner.predict(batch.x), batch.y)
+        return {"online_error": error.mean(1), "online_loss": loss.mean(1), **self.learner.update(batch)}
+
+    def _evaluate_what_is_over(self, batch: int, evaluations: dict[str, list[float]]) -> None:
+        """Held-out evaluation, for the seeds that have just left a task (on a sequential stream: all or none)."""
+        due = [
+            over < len(ends) and ends[over][0] <= self._position
+            for over, ends in zip(self._tasks_over, self._shape.ends, strict=True)
+        ]
+        while any(due):
+            # All replicates predict as one stack; what is not due is computed along, and dropped.
+            tasks = [
+                ends[min(over, len(ends) - 1)][1] for over, ends in zip(self._tasks_over, self._shape.ends, strict=True)
+            ]
+            error, loss = self._held_out(tasks)
+            for seed in np.flatnonzero(due):
+                evaluations["seed"].append(seed)
+                evaluations["task"].append(self._tasks_over[seed])
+                evaluations["batch"].append(batch)
+                evaluations["error"].append(error[seed])
+                evaluations["loss"].append(loss[seed])
+                self._tasks_over[seed] += 1
+            if self.learner.needs_boundaries:
+                self.learner.end_task()
+                self._in_task = False
+            due = [
+                over < len(ends) and ends[over][0] <= self._position
+                for over, ends in zip(self._tasks_over, self._shape.ends, strict=True)
+            ]
+
+    def _held_out(self, tasks: list[int]) -> tuple[list[float], list[float]]:
+        """Error and loss per seed on the held-out points of one task each."""
+        points = self._source.held_out(tasks, self._split)
+        counts = [len(one) for one in points]
+        stack = _padded(points, max(counts))
+        parts = []
+        for start in range(0, max(counts), HELD_OUT_AT_ONCE):
+            batch = _batch(self._images, stack, start, start + HELD_OUT_AT_ONCE)
+            parts.append(_score(self.learner.predict(batch.x), batch.y))
+        error, loss = (torch.cat(column, 1).cpu() for column in zip(*parts, strict=True))
+        return (
+            [float(error[r, :count].mean()) for r, count in enumerate(counts)],
+            [float(loss[r, :count].mean()) for r, count in enumerate(counts)],
+        )
+
+    def _measured(self, by_batch: dict[int, dict[str, Tensor]], evaluations: dict[str, list[float]]) -> Curves:
+        """A slice of curves out of one chunk's numbers; a diverged seed's values are NaN from where it diverged."""
+        first = self.batches
+        names = dict.fromkeys(name for values in by_batch.values() for name in values)
+        absent = torch.full((self._setting.replicates,), math.nan)
+        curves = {
+            name: torch.stack([values.get(name, absent).cpu().double() for values in by_batch.values()], 1).numpy()
+            for name in names
+        }
+        reported = {name: np.array([name in values for values in by_batch.values()], dtype=bool) for name in names}
+        diverged = list(self.curves.diverged)
+        for name, curve in curves.items():
+            for seed in range(len(diverged)):
+                bad = np.flatnonzero(~np.isfinite(curve[seed]) & reported[name])
+                if len(bad) and not 0 <= diverged[seed] <= first + bad[0]:
+                    diverged[seed] = first + int(bad[0])
+        columns = {
+            name: np.array(column, dtype=np.int64 if name in ("seed", "task", "batch") else np.float64)
+            for name, column in evaluations.items()
+        }
+        for seed, batch in enumerate(diverged):
+            if batch >= 0:
+                for curve in curves.values():
+                    curve[seed, max(0, batch - first) :] = math.nan
+                for name in ("error", "loss"):
+                    if name in columns:
+                        columns[name][(columns["seed"] == seed) & (columns["batch"] >= batch)] = math.nan
+        return Curves(list(self._setting.seeds), first, curves, columns, {}, diverged)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `advance` depends on, but what the stream has shown: that follows from the position."""
+        return {
+            "position": self._position,
+            "tasks_over": list(self._tasks_over),
+            "in_task": self._in_task,
+            "gradient_evaluations": self._setting.network.gradient_evaluations,
+            "learner": self.learner.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], curves: Curves) -> None:
+        """Go on where the protocol that wrote `state` was, with the curves it had by then."""
+        self._position = state["position"]
+        self._tasks_over = list(state["tasks_over"])
+        self._in_task = state["in_task"]
+        self.curves = curves
+        self.learner.load_state_dict(state["learner"])
+        seen = self._source.read(0, self._position)
+        if self._position:
+            ids, labels = torch.from_numpy(seen.image_ids), torch.from_numpy(seen.labels)
+            self.learner.recall(learners.Batch(torch.empty(0), labels.to(self._images.device), ids))
+        # Last: recalling and rebuilding the window take gradients anew, which nobody is to be charged for twice.
+        self._setting.network.gradient_evaluations = state["gradient_evaluations"]
+
+
+def _batch(images: learners.ImageTable, stack: Stack, start: int, stop: int) -> learners.Batch:
+    ids = torch.from_numpy(stack.image_ids[:, start:stop])
+    return learners.Batch(images.gather(ids), torch.from_numpy(stack.labels[:, start:stop]).to(images.device), ids)
+
+
+def _score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Per datapoint: misclassified (0 or 1), and cross-entropy; [R, B] each."""
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+    return (logits.argmax(-1) != y).to(logits.dtype), loss.view_as(y)
+
+
+def _padded(points: list[Datapoints], count: int) -> Stack:
+    """One stack of equally many points; where a seed has fewer, its first point is repeated (and not counted)."""
+    rows = [np.minimum(np.arange(count), len(one) - 1) for one in points]
+    return Stack(
+        np.stack([one.image_ids[row] for one, row in zip(points, rows, strict=True)]),
+        np.stack([one.labels[row] for one, row in zip(points, rows, strict=True)]),
+    )

@@ -1,0 +1,52 @@
+"""Where a result comes from: code, versions, machine and command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("ray", "torch", "torchvision", "mlflow", "pyarrow", "numpy")
+
+
+def collect(store_hash: str) -> dict[str, str]:
+    """Tags for the sweep's run: git commit and whether the tree was dirty, versions, host, command line, store."""
+    commit, dirty = git_state()
+    return {
+        "foml.git_commit": commit,
+        "foml.git_dirty": dirty,
+        "foml.version": _version("foml-orchestrator"),
+        "foml.versions": " ".join(f"{name}={_version(name)}" for name in PACKAGES),
+        "foml.python": platform.python_version(),
+        "foml.platform": platform.platform(),
+        "foml.hostname": socket.gethostname(),
+        "foml.command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "foml.store": store_hash,
+    }
+
+
+def git_state() -> tuple[str, str]:
+    """The commit of this code, and "true", "false" or "unknown" for whether the tree differs from it."""
+    folder = Path(__file__).resolve().parent.parent
+    if not (folder / ".git").exists():
+        return "unknown", "unknown"
+    try:
+        run = {"cwd": folder, "capture_output": True, "text": True, "timeout": 10, "check": True}
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], env=environment, **run).stdout.strip()
+        changed = subprocess.run(["git", "status", "--porcelain"], env=environment, **run).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown", "unknown"
+    return commit, str(bool(changed)).lower()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

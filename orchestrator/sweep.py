@@ -1,0 +1,285 @@
+"""Run a sweep: `python -m orchestrator.sweep [FILE] [key=value ...]`, or `run_sweep` from Python.
+
+Exit codes: 0 all is well; 1 some configurations failed (they are named); 2 bad input, nothing was started; 3 nothing
+usable came out; 130 interrupted, and the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from orchestrator import config, provenance
+from orchestrator.config import Sweep
+from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.journal import Journal
+from orchestrator.launch import (
+    Cluster,
+    Interrupt,
+    Outcome,
+    check_resources,
+    local_gpus,
+    prepare_environment,
+    ray_running,
+    run_trials,
+)
+from orchestrator.plan import Plan, make_plan, sweep_folder
+from orchestrator.progress import Progress
+from streams.build import cached
+from streams.errors import StreamsError
+from streams.progress import ProgressLine
+from streams.store import TaskStore
+
+ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep came to.
+
+    ``summary``: one row per configuration, as in the report's `summary.csv`. ``best``: the label of the configuration
+    with the lowest objective, None if none is usable. ``folder``: chunk files and report. ``text``: what the command
+    prints at the end. ``problems``: one line each. ``exit_code``: see the module.
+    """
+
+    name: str
+    summary: pd.DataFrame
+    best: str | None
+    folder: Path
+    report: Path
+    text: str
+    problems: tuple[str, ...]
+    exit_code: int
+
+
+def run_sweep(
+    sweep: Mapping[str, Any] | Path | str | None = None,
+    overrides: Sequence[str] = (),
+    local: bool = False,
+    rerun: bool = False,
+) -> SweepResult:
+    """Run a sweep to its end, and report on it.
+
+    Args:
+        sweep: the configuration as nested mappings or as a YAML file; the quickstart if None.
+        overrides: `key=value` words, as on the command line (files only).
+        local: start a Ray of our own even if `RAY_ADDRESS` names a cluster.
+        rerun: forget what an earlier run of this sweep left, and run everything again.
+
+    Raises:
+        OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started.
+    """
+    checked = config.check(sweep) if isinstance(sweep, Mapping) else config.load(sweep, overrides)
+    return _run(checked, local, rerun)
+
+
+def open_store(sweep: Sweep) -> TaskStore:
+    """The sweep's task store, whole: the one it names, or the recipe's in the cache, built on first use.
+
+    Raises:
+        StreamsError: the store is damaged or lacks a seed, or the source is not what it must be.
+        ConfigError: the store is of another stream.
+    """
+    if sweep.store is None:
+        store = cached(sweep.recipe, sweep.seeds, ProgressLine())
+        return TaskStore.open(store.path, verify=True)
+    store = TaskStore.open(sweep.store, verify=True)
+    faults = []
+    if store.manifest["recipe"] != sweep.recipe.identity():
+        rule = f"must be a store of {json.dumps(sweep.recipe.identity())}"
+        faults.append(fault(sweep.file, "stream.store", rule, json.dumps(store.manifest["recipe"])))
+    missing = sorted(set(sweep.seeds) - set(store.seeds))
+    if missing:
+        remedy = (
+            f"add them: python -m streams.build {sweep.recipe.name} --out {sweep.store} --seeds {max(sweep.seeds) + 1}"
+        )
+        faults.append(fault(sweep.file, "seeds", f"must be among the store's seeds {store.seeds}", missing, remedy))
+    if faults:
+        raise ConfigError(*faults)
+    return store
+
+
+def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
+    started_ms = time.time_ns() // 1_000_000
+    prepare_environment()
+    local = local or "RAY_ADDRESS" not in os.environ
+    if local:  # a cluster is asked once it is connected
+        check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
+    store = open_store(sweep)
+    plan = make_plan(sweep, store.hash)
+    root = sweep_folder(sweep.document.storage, sweep.name)
+    journal = Journal.open(root, plan, rerun)
+
+    from orchestrator import (
+        tracking,  # MLflow comes with it, and takes its time: not before the input is known to be good
+    )
+
+    experiment = sweep.document.tracking.experiment or sweep.name
+    uri = sweep.document.tracking.uri
+    tracking.prepare(uri)
+    if rerun:
+        tracking.forget(uri, experiment, sweep.name)
+    writer = tracking.Writer(uri, experiment, plan, root, provenance.collect(store.hash), started_ms)
+    interrupt = Interrupt()
+    status = "FAILED"
+    problems: list[str] = []
+    try:
+        writer.start()
+        with ray_running(local) as cluster:
+            check_resources(sweep, cluster.cpus, cluster.gpus, "this cluster")
+            outcome = _run_open_trials(sweep, plan, journal, store, cluster, writer, interrupt)
+        problems += _close_trials(plan, outcome, writer)
+        problems += writer.drain()
+        status = "KILLED" if interrupt.asked.is_set() else "FAILED" if outcome.failed else "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        interrupt.asked.set()
+        outcome = Outcome(set(journal.finished()), {})
+        problems += _close_trials(plan, outcome, writer) + writer.drain()
+    finally:
+        writer.close(status)
+    return _result(sweep, plan, root, outcome, problems, interrupt.asked.is_set())
+
+
+def _run_open_trials(
+    sweep: Sweep, plan: Plan, journal: Journal, store: TaskStore, cluster: Cluster, writer: Any, interrupt: Interrupt
+) -> Outcome:
+    finished = journal.finished()
+    progress = Progress(plan, cluster.slots(sweep))
+    for key in finished:
+        progress.already(key)
+        writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
+    trials = [trial for trial in plan.trials if trial.key not in finished]
+    known = f" ({len(finished)} of them finished before)" if finished else ""
+    progress.say(
+        f"{sweep.name}: {len(plan.trials)} trials{known} x {len(sweep.seeds)} seeds, {cluster.slots(sweep)} at a time, "
+        f"on {store.manifest['name']} ({store.hash[:12]})"
+    )
+    if not trials:
+        return Outcome(finished, {})
+    outcome = run_trials(sweep, trials, journal.root, store, cluster, progress, writer.results, interrupt)
+    outcome.finished |= finished
+    return outcome
+
+
+def _close_trials(plan: Plan, outcome: Outcome, writer: Any) -> list[str]:
+    for trial in plan.trials:
+        if trial.key in outcome.finished:
+            writer.finished(trial.key)
+        elif trial.key in outcome.failed:
+            writer.failed(trial.key, outcome.failed[trial.key])
+        else:
+            writer.interrupted(trial.key)
+    return [
+        f"{plan.trial(key).configuration.label} ({key}): failed: {reason}" for key, reason in outcome.failed.items()
+    ]
+
+
+def _result(
+    sweep: Sweep, plan: Plan, root: Path, outcome: Outcome, problems: list[str], interrupted: bool
+) -> SweepResult:
+    from orchestrator import report
+
+    uri = sweep.document.tracking.uri
+    written = report.write_report(
+        sweep.name, uri, root / "report", experiment=sweep.document.tracking.experiment or sweep.name
+    )
+    if interrupted:
+        code = INTERRUPTED
+    elif written.best is None:
+        code = NOTHING_USABLE
+    else:
+        code = SOME_FAILED if outcome.failed or problems else ALL_WELL
+    lines = [written.table, ""]
+    if written.best is not None:
+        lines.append(f"best: {written.best}")
+    else:
+        lines.append("best: none, no configuration finished with every seed")
+    lines += [
+        f"report: {root / 'report'}",
+        f"checkpoints: {root}/<trial>/learner.pt, and in MLflow as checkpoint/learner.pt of each configuration's run",
+        f"compare runs: mlflow ui --backend-store-uri {uri}",
+    ]
+    lines += [f"problem: {line}" for line in problems]
+    if interrupted:
+        lines.append("interrupted: run the same command again to go on from here")
+    return SweepResult(
+        sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code
+    )
+
+
+def plan_text(sweep: Sweep) -> str:
+    """What `--plan` prints: every trial with its hash and what it will cost."""
+    from orchestrator import cost
+
+    store = open_store(sweep)
+    plan = make_plan(sweep, store.hash)
+    done = Journal.look(sweep_folder(sweep.document.storage, sweep.name), plan)
+    costs = cost.estimate(sweep, plan, store)
+    width = max(len(trial.configuration.label) for trial in plan.trials)
+    lines = [f"{'hash':12}  {'configuration':{width}}  seeds  batches  gradients/datapoint  seconds"]
+    for trial in plan.trials:
+        its = costs[trial.key]
+        note = "  finished" if trial.key in done else ""
+        lines.append(
+            f"{trial.configuration.hash:12}  {trial.configuration.label:{width}}  {len(trial.seeds):5}  {its.batches:7}"
+            f"  {its.gradient_evaluations_per_datapoint:19.1f}  {its.seconds:7.0f}{note}"
+        )
+    wanted = sweep.document.resources
+    slots = max(1, (os.cpu_count() or 1) // wanted.cpus)
+    total = sum(costs[trial.key].seconds for trial in plan.trials if trial.key not in done)
+    lines.append(
+        f"{len(plan.trials)} trials, {len(plan.trials) - len(done)} to run: {total:.0f} s of one learner actor each after "
+        f"the other, about {total / slots:.0f} s with {slots} at a time on a machine like this (measured here, on the CPU)"
+    )
+    return "\n".join(lines)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m orchestrator.sweep", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="FILE or key=value",
+        help="a sweep's YAML (the quickstart if there is none), and changes to it",
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="print the trials and what they will cost, and start nothing"
+    )
+    parser.add_argument("--local", action="store_true", help="start a Ray of our own, whatever RAY_ADDRESS says")
+    parser.add_argument("--rerun", action="store_true", help="forget earlier results of this sweep")
+    arguments = parser.parse_args(argv)
+    files = [word for word in arguments.words if "=" not in word]
+    if len(files) > 1:
+        parser.error(f"one sweep at a time (got {', '.join(files)})")
+    arguments.file = files[0] if files else None
+    arguments.overrides = [word for word in arguments.words if "=" in word]
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit code."""
+    arguments = _arguments(argv)
+    try:
+        if arguments.plan:
+            print(plan_text(config.load(arguments.file, arguments.overrides)))
+            return ALL_WELL
+        result = run_sweep(arguments.file, arguments.overrides, arguments.local, arguments.rerun)
+    except (OrchestratorError, StreamsError) as error:
+        print(error, file=sys.stderr)
+        return getattr(error, "exit_code", BAD_INPUT)
+    print(result.text)
+    return result.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Where MLflow keeps runs: the URI checked, the schema made once, the client, the experiment.
+
+MLflow is imported inside the functions: it takes seconds, and its settings have to be in the environment before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import sqlite3
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import OrchestratorError, fault
+
+URI_KEY = "tracking.uri"
+DEFAULT_URI = "sqlite:///mlflow.db"
+_LOCKED_S = 60
+_ANSWER_S = 20
+
+
+class TrackingError(OrchestratorError):
+    """MLflow cannot be used as asked; one line says what, with which value, and what to do."""
+
+
+def prepare(uri: str, experiment: str | None = None) -> None:
+    """See to it that runs can be kept at this URI: make a database's schema if there is none, and check that it can be
+    written. Any number of processes may do so at once. With `experiment`, that one is made as well.
+
+    Raises:
+        TrackingError: one line: what is wrong, the value, the remedy.
+    """
+    path = database_path(uri)
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(path.with_name(f".{path.name}.lock")):
+                _check_writable(path, uri)
+                connect(uri)
+        except OSError as error:
+            raise _refused("must be a database that can be written", uri, error) from error
+    else:
+        connect(uri)
+    if experiment is not None:
+        experiment_id(connect(uri), uri, experiment)
+
+
+def connect(uri: str) -> Any:
+    """An `MlflowClient` for this URI that has been seen to answer.
+
+    Raises:
+        TrackingError: one line.
+    """
+    path = database_path(uri)
+    if uri.startswith(("http://", "https://")):
+        _check_reachable(uri)
+    # A sweep sends no usage statistics unless asked to. And the writer itself tries again, for as long as it takes:
+    # MLflow's own seven retries would only hold it up for minutes.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    from mlflow import MlflowClient
+
+    try:
+        with _quiet("mlflow"):
+            client = MlflowClient(tracking_uri=uri)
+            client.search_experiments(max_results=1)
+    except Exception as error:
+        if "out-of-date database schema" in str(error):
+            rule = "must be a database of this version of MLflow"
+            raise TrackingError(fault(URI_KEY, "", rule, uri, f"back it up, then: mlflow db upgrade {uri}")) from error
+        what = "must be a database that can be written" if path else "must be a tracking server or database that answers"
+        raise _refused(what, uri, error) from error
+    return client
+
+
+def open_existing(uri: str) -> Any:
+    """`connect` for readers: a database that is not there is an error, and is not made.
+
+    Raises:
+        TrackingError: one line.
+    """
+    path = database_path(uri)
+    if path is not None and not path.is_file():
+        remedy = "give the URI that the sweep was run with (--tracking-uri)"
+        raise TrackingError(fault(URI_KEY, "", f"there is no database {path}", uri, remedy))
+    return connect(uri)
+
+
+def database_path(uri: str) -> Path | None:
+    """The absolute path of a SQLite URI's file; None for a server or another database.
+
+    Raises:
+        TrackingError: for a URI that cannot hold runs: MLflow's file store, a database in memory.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if uri.startswith("file:") or not separator:
+        rule = "must be a database or a server: MLflow keeps no runs in plain folders since 3.13"
+        raise TrackingError(fault(URI_KEY, "", rule, uri, f"use {DEFAULT_URI}"))
+    if scheme.partition("+")[0] != "sqlite":
+        return None
+    name = rest.removeprefix("/").partition("?")[0]
+    if not rest.startswith("/") or name in ("", ":memory:"):
+        rule = "must name a file: runs in memory are lost"
+        raise TrackingError(fault(URI_KEY, "", rule, uri, f"use {DEFAULT_URI}"))
+    return Path(name).absolute()
+
+
+def experiment_id(client: Any, uri: str, name: str) -> str:
+    """The id of the experiment of this name, which is made if there is none. Any name is safe.
+
+    Its artifacts lie beside the SQLite file (MLflow's default would be the working directory of whoever came first); a
+    server chooses for itself.
+
+    Raises:
+        TrackingError: the experiment is deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=_artifacts(uri, name)))
+        except MlflowException:
+            found = client.get_experiment_by_name(name)  # made by another sweep in the meantime
+            if found is None:
+                raise
+    if found.lifecycle_stage != "active":
+        remedy = f"mlflow experiments restore -x {found.experiment_id}, or choose another name"
+        raise TrackingError(fault("tracking.experiment", "", "must not be a deleted one", repr(name), remedy))
+    return str(found.experiment_id)
+
+
+def _artifacts(uri: str, name: str) -> str | None:
+    if uri.startswith(("http://", "https://")):
+        return None
+    path = database_path(uri)
+    folder = Path.cwd() if path is None else path.parent
+    readable = re.sub(r"[^A-Za-z0-9-]+", "_", name)[:40]
+    return (folder / "mlartifacts" / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}").as_uri()
+
+
+def _check_writable(path: Path, uri: str) -> None:
+    try:
+        with closing(sqlite3.connect(path, timeout=_LOCKED_S)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.rollback()
+    except sqlite3.Error as error:
+        raise _refused("must be a database that can be written", uri, error) from error
+
+
+def _check_reachable(uri: str) -> None:
+    """Any answer will do: what it says is for MLflow's client to find out. Without one, that client waits for minutes."""
+    try:
+        urllib.request.urlopen(uri, timeout=_ANSWER_S).close()
+    except urllib.error.HTTPError as error:
+        if error.code == 403:
+            remedy = "start the server with --allowed-hosts that name this host, or log in"
+            raise TrackingError(fault(URI_KEY, "", "the server refuses this client (403)", uri, remedy)) from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        remedy = f"start the server, or use {DEFAULT_URI}"
+        raise TrackingError(fault(URI_KEY, "", f"no server answers ({reason})", uri, remedy)) from error
+
+
+def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
+    return TrackingError(fault(URI_KEY, "", rule, uri, first_line(error)))
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line: MLflow's and SQLAlchemy's go on for pages."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time. The lock file stays: to delete it would let two in."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without the news that tables are being created."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

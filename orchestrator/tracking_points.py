@@ -1,0 +1,155 @@
+"""Curves as MLflow's points: what is logged on a seed's run, and on a configuration's. Pure: no MLflow in here.
+
+A value that does not exist is no point: NaN and Inf are never logged. A point's time is that of the chunk it comes from,
+so the same point sent twice is the same point. Curves by batch have the batch's index as step, curves by task the task's,
+and a number that a run has only one of has step 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from orchestrator import metrics
+from orchestrator.metrics import Curves
+
+BY_TASK = ("validation_error", "cumulative_error")
+
+
+class Point(NamedTuple):
+    """One value of one metric."""
+
+    metric: str
+    step: int
+    value: float
+    time_ms: int
+
+
+def seed_points(curves: Curves, seed: int, since: int = 0) -> list[Point]:
+    """Points of the seed in row `seed`, from batch `since` on. `curves` must begin at batch 0: `cumulative_error` needs
+    all tasks before."""
+    out: list[Point] = []
+    if not curves.batches:
+        return out
+    times = _times(curves, np.arange(curves.batches))
+    for name, curve in curves.by_batch.items():
+        steps = since + np.flatnonzero(np.isfinite(curve[seed, since:]))
+        out += [Point(name, int(j), float(curve[seed, j]), int(times[j])) for j in steps]
+    when = _evaluated_at(curves)[seed]
+    for name, by_task in zip(BY_TASK, _by_task(curves), strict=True):
+        for task in np.flatnonzero(np.isfinite(by_task[seed]) & (when >= since)):
+            time = _times(curves, when[[task]].astype(int))[0]
+            out.append(Point(name, int(task), float(by_task[seed, task]), int(time)))
+    return out
+
+
+def final_points(curves: Curves, datapoints: int) -> list[Point]:
+    """Cost, once the stream of `datapoints` is over; the same for each seed of a stack, which share their time."""
+    end = _end(curves)
+    cost = float(curves.chunks["gradient_evaluations"].sum()) / max(1, datapoints)
+    return _finite(
+        Point("gradient_evaluations_per_datapoint", 0, cost, end),
+        Point("seconds", 0, float(curves.chunks["seconds"].sum()), end),
+    )
+
+
+def diverged_at(curves: Curves, seed: int) -> int:
+    """The batch at which the seed in this row diverged, −1 if it did not. An Inf counts, whatever `diverged` says, and so
+    does an online error or loss that is not there: those always exist."""
+    if curves.diverged[seed] >= 0:
+        return curves.diverged[seed]
+    bad = np.zeros(curves.batches, dtype=bool)
+    for name, curve in curves.by_batch.items():
+        bad |= ~np.isfinite(curve[seed]) if name in ("online_error", "online_loss") else np.isinf(curve[seed])
+    return int(np.argmax(bad)) if bad.any() else -1
+
+
+def objective_values(curves: Curves, metric: str) -> np.ndarray:
+    """The objective of each seed [R]: the last `cumulative_error` or `validation_error`, or the mean of a curve by batch.
+    NaN for a seed that diverged."""
+    if metric in BY_TASK:
+        by_task = _by_task(curves)[BY_TASK.index(metric)]
+        values = by_task[:, -1] if by_task.shape[1] else np.full(len(curves.seeds), math.nan)
+    else:
+        values = curves.by_batch[metric].mean(axis=1)
+    lost = [diverged_at(curves, seed) >= 0 for seed in range(len(curves.seeds))]
+    return np.where(lost, math.nan, values)
+
+
+def configuration_points(stacks: Sequence[Curves], objective: str, datapoints: int) -> list[Point]:
+    """Mean curves over all seeds of all stacks, with `…_low` and `…_high` of the 95 % t-interval where there are two seeds
+    or more. A step that one of the seeds has no value at is left out: no seed is ever silently averaged away."""
+    out: list[Point] = []
+    tasks = max(_by_task(curves)[0].shape[1] for curves in stacks)
+    time_of_task = np.concatenate([_padded(_evaluation_times(curves), tasks) for curves in stacks]).max(axis=0)
+    for index, name in enumerate(BY_TASK):
+        curve = np.concatenate([_padded(_by_task(curves)[index], tasks) for curves in stacks])
+        out += _interval_points(name, curve, np.arange(tasks), time_of_task)
+    ends = stacks[0].chunks["batches"]
+    ends = ends[ends <= min(curves.batches for curves in stacks)]
+    if "online_error" in stacks[0].by_batch and len(ends):
+        starts = np.concatenate([[0], ends[:-1]])
+        rows = np.concatenate([curves.by_batch["online_error"][:, : ends[-1]] for curves in stacks])
+        by_chunk = np.add.reduceat(rows, starts, axis=1) / (ends - starts)
+        times = np.max([_times(curves, ends - 1) for curves in stacks], axis=0)
+        out += _interval_points("online_error", by_chunk, ends - 1, times)
+    end = max(_end(curves) for curves in stacks)
+    values = np.concatenate([objective_values(curves, objective) for curves in stacks])
+    out += _interval_points("objective", values[:, None], np.array([0]), np.array([end]))
+    costs = [{point.metric: point.value for point in final_points(curves, datapoints)} for curves in stacks]
+    return out + _finite(
+        Point("seconds", 0, sum(cost["seconds"] for cost in costs), end),
+        Point(
+            "gradient_evaluations_per_datapoint",
+            0,
+            float(np.mean([cost["gradient_evaluations_per_datapoint"] for cost in costs])),
+            end,
+        ),
+    )
+
+
+def _interval_points(name: str, curve: np.ndarray, steps: np.ndarray, times: np.ndarray) -> list[Point]:
+    whole = np.isfinite(curve).all(axis=0)
+    mean, low, high = metrics.interval_curve(curve[:, whole])
+    out = []
+    for suffix, values in (("", mean), ("_low", low), ("_high", high)):
+        for step, value, time in zip(steps[whole], values, times[whole], strict=True):
+            out += _finite(Point(name + suffix, int(step), float(value), int(time)))
+    return out
+
+
+def _by_task(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
+    error = metrics.held_out(curves)
+    return error, metrics.cumulative(error)
+
+
+def _evaluated_at(curves: Curves) -> np.ndarray:
+    """The batch [R, T] after which each task was evaluated; NaN where it was not."""
+    return metrics.held_out(curves, "batch")
+
+
+def _evaluation_times(curves: Curves) -> np.ndarray:
+    at = _evaluated_at(curves)
+    times = _times(curves, np.nan_to_num(at).astype(int).ravel()).reshape(at.shape)
+    return np.where(np.isfinite(at), times, 0)
+
+
+def _times(curves: Curves, batches: np.ndarray) -> np.ndarray:
+    """Time of the chunk that each of these batches is in."""
+    ends, times = curves.chunks["batches"], curves.chunks["time_ms"]
+    return np.asarray(times[np.minimum(np.searchsorted(ends, batches, side="right"), len(ends) - 1)])
+
+
+def _end(curves: Curves) -> int:
+    return int(curves.chunks["time_ms"].max())
+
+
+def _padded(by_task: np.ndarray, tasks: int) -> np.ndarray:
+    return np.pad(by_task.astype(float), ((0, 0), (0, tasks - by_task.shape[1])), constant_values=math.nan)
+
+
+def _finite(*points: Point) -> list[Point]:
+    return [point for point in points if math.isfinite(point.value)]

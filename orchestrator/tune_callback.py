@@ -1,0 +1,84 @@
+"""What Tune calls in the driver: the callback that takes results out, and the stopper that obeys Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+
+from orchestrator.metrics import Curves
+from orchestrator.progress import Progress
+
+if TYPE_CHECKING:
+    from orchestrator.launch import Outcome
+
+
+class _StaysHere:
+    """Tune pickles callbacks and stoppers into files that nobody reads: these go in empty, queues and locks and all."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
+    """Hands each result's curves to the writer, and keeps them out of Tune's own state."""
+
+    def __init__(self, take: Callable[[str, Curves], None], progress: Progress, outcome: Outcome) -> None:
+        self._take, self._progress, self._outcome = take, progress, outcome
+        self.running: set[str] = set()
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.running.add(trial.trial_id)
+        self._progress.started(_key(trial))
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        key, curves = _key(trial), result.pop("slice")
+        self._take(key, curves)
+        learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))
+        error = result.get("cumulative_error", result.get("online_error"))
+        self._progress.advanced(key, result["batches"], result["total_batches"], learned, seconds, error)
+        if result["finished"]:
+            self._outcome.finished.add(key)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.running.discard(trial.trial_id)
+        if _key(trial) in self._outcome.finished:
+            self._progress.ended(_key(trial), failed=False)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.running.discard(trial.trial_id)
+        self._outcome.failed[_key(trial)] = _reason(trial)
+        self._progress.ended(_key(trial), failed=True)
+
+
+class StopOnInterrupt(_StaysHere, tune.Stopper):  # type: ignore[misc]
+    """After an interrupt, each running trial ends with the chunk it is in, and no other is started."""
+
+    def __init__(self, asked: threading.Event, callback: TakeResults) -> None:
+        self._asked, self._callback = asked, callback
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return self._asked.is_set()
+
+    def stop_all(self) -> bool:
+        # Not while a trial is running: Tune would end it at once, and the chunk in flight would be lost.
+        return self._asked.is_set() and not self._callback.running
+
+
+def _key(trial: Trial) -> str:
+    key: str = trial.config["trial"]["key"]
+    return key
+
+
+def _reason(trial: Trial) -> str:
+    """The last line of the error that ended the trial."""
+    error = trial.get_pickled_error() or trial.get_error()
+    cause = getattr(error, "cause", None) or error
+    lines = str(cause).strip().splitlines() or ["died"]
+    return lines[-1].strip()

@@ -1,0 +1,1 @@
+"""Ready sweeps, one YAML file each."""
