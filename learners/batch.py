@@ -1,7 +1,10 @@
 """A batch of datapoints, one stack for all replicates."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -19,3 +22,9 @@ class Batch:
 
     def __len__(self) -> int:
         return self.y.shape[1]
+
+    def joined(self, other: Batch) -> Batch:
+        """This batch's datapoints, then the other's."""
+        return Batch(
+            torch.cat([self.x, other.x], 1), torch.cat([self.y, other.y], 1), torch.cat([self.ids, other.ids], 1)
+        )

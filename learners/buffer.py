@@ -45,6 +45,14 @@ class Replay:
             )
         return self.take(self._generators.integers(start, stop, count))
 
+    def choose(self, positions: Sequence[Tensor], count: int) -> Batch:
+        """`count` datapoints drawn uniformly with replacement from positions[r] (int64, any length) for replicate r."""
+        drawn = [
+            pool[torch.from_numpy(rng.integers(len(pool), size=count))]
+            for pool, rng in zip(positions, self._generators, strict=True)
+        ]
+        return self.take(torch.stack(drawn))
+
     def take(self, positions: Tensor) -> Batch:
         """The datapoints at int64 positions [R, n], with their pictures."""
         if self._images is None or self._ids is None:

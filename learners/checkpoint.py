@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,8 +33,11 @@ def save(path: Path, name: str, learner: Learner, network: str, image_shape: Seq
         "state": learner.state_dict(),
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(content, temporary)
-    temporary.replace(path)
+    try:
+        torch.save(content, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
@@ -45,11 +48,20 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
     """
     try:
         content = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # whatever unpickling a foreign file comes to: KeyError, RuntimeError, EOFError, …
         raise ValueError(f"{path}: must be a whole file written by learners.checkpoint.save ({error})") from error
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
         raise ValueError(f"{path}: format must be {FORMAT} (got {found}); a newer file needs a newer package")
+    try:
+        return _restored(content, device)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: must describe a learner that this package knows ({error})") from error
+
+
+def _restored(content: dict[str, Any], device: torch.device | str) -> Learner:
     network = networks.build(
         content["network"],
         content["image_shape"],

@@ -130,12 +130,14 @@ def shifted_objective(
     """J(δ) [R], for δ [R, P]; its derivative at δ = 0 is the meta-gradient (finite differences use it too)."""
     phi, moments = window[0].phi, window[0].before
     penalty = (theta + delta - phi).square().sum(1)
-    for step in window:
-        losses = cross_entropy(step.batch.y)(network.training_logits(phi, step.statistics, step.batch.x)[0])
-        if phi.requires_grad:
-            (gradient,) = torch.autograd.grad(losses.sum(), phi, create_graph=not first_order)
-        else:  # the first step of the window starts from a constant
+    for depth, step in enumerate(window):
+        if depth == 0:  # the window starts from a constant
             gradient = step.training_pass.gradient
+        else:
+            at = phi if phi.requires_grad else phi.detach().requires_grad_()
+            with torch.enable_grad():
+                losses = cross_entropy(step.batch.y)(network.training_logits(at, step.statistics, step.batch.x)[0])
+                (gradient,) = torch.autograd.grad(losses.sum(), at, create_graph=phi.requires_grad and not first_order)
         gradient = gradient + 2 * beta1 * (phi - step.theta - delta)
         new_phi, new_moments = optimizer.step(phi, gradient, moments)
         if isinstance(optimizer, Adam):

@@ -1,6 +1,6 @@
 """Random numbers with an owner: one generator per (seed, purpose), and no global generator anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ class Generators:
         """Uniform integers in [low, high), with replacement: int64 [R, count]."""
         return torch.from_numpy(np.stack([rng.integers(low, high, size=count) for rng in self._each]))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[np.random.Generator]:
         return iter(self._each)
 
     def state_dict(self) -> list[dict[str, Any]]:

@@ -1,0 +1,138 @@
+"""A small made world for learners: pictures, a stream cut into tasks, narrow networks, and the order of calls."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from learners import Batch, ImageTable, Learner, Setting, create, learner_class
+from learners.networks import EmbeddingNet, Network, RainbowNet, SiameseNet, build
+from learners.seeding import generator
+
+BATCH = 5
+BATCHES_PER_TASK = 4
+PICTURES = 60
+
+
+class NarrowRainbowNet(RainbowNet):
+    """The rainbow network with few filters: the same code, quickly."""
+
+    filters = (4, 4, 6, 6)
+
+
+class NarrowSiameseNet(SiameseNet):
+    """The siamese network with few filters."""
+
+    filters = (4, 4, 4, 6, 6, 6, 8)
+
+
+class TanhNet(EmbeddingNet):
+    """Smooth, 43 parameters, for pictures of 1x2x3: no dead units, so finite differences converge."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.features = 4
+        self.first = nn.Linear(6, self.features)
+        self.head = nn.Linear(self.features, classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.first(x.flatten(1)))
+
+
+@dataclass(frozen=True)
+class World:
+    """One network, its pictures, and a stream per seed that is the same whoever asks.
+
+    `name`: what the network in its full width is called, for tests that ask for it with `full`.
+    """
+
+    name: str
+    make: Callable[[], EmbeddingNet]
+    image_shape: tuple[int, int, int]
+    classes: int
+    views: int = 1
+    dtype: torch.dtype = torch.float64
+    batch_size: int = BATCH
+    batches_per_task: int = BATCHES_PER_TASK
+    pictures: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        drawn = generator(99, "pictures").integers(0, 256, size=(PICTURES, *self.image_shape), dtype=np.uint8)
+        object.__setattr__(self, "pictures", drawn)
+
+    def table(self) -> ImageTable:
+        return ImageTable(self.pictures, dtype=self.dtype)
+
+    def network(self, full: bool = False) -> Network:
+        if full:
+            return build(self.name, self.image_shape, self.classes, dtype=self.dtype)
+        return Network(self.make, dtype=self.dtype)
+
+    def setting(self, seeds: Sequence[int] = (0,), full: bool = False) -> Setting:
+        return Setting(
+            network=self.network(full),
+            seeds=list(seeds),
+            batch_size=self.batch_size,
+            batches_per_task=self.batches_per_task,
+            classes=self.classes,
+            images=self.table(),
+        )
+
+    def learner(self, name: str, seeds: Sequence[int] = (0,), full: bool = False, **options: Any) -> Learner:
+        return create(name, options, self.setting(seeds, full))
+
+    def quick(self, name: str, seeds: Sequence[int] = (0,), full: bool = False) -> Learner:
+        """A learner with the size options that its `Options` have turned down."""
+        small = {"updates_per_task": 3, "inner_steps": 2, "K": 3, "memory": 8 * self.classes, "update_batch": 4}
+        known = {option.name for option in fields(learner_class(name).options_class)}
+        return self.learner(name, seeds, full, **{key: value for key, value in small.items() if key in known})
+
+    def ids(self, seed: int, step: int, count: int) -> np.ndarray:
+        return generator(seed, f"stream {step}").integers(0, PICTURES, size=(count, self.views))
+
+    def batch(self, step: int, seeds: Sequence[int] = (0,), count: int | None = None) -> Batch:
+        """Batch number `step`; a picture's label is its id modulo the classes, a pair's if its ids agree modulo 3."""
+        ids = torch.from_numpy(np.stack([self.ids(seed, step, count or self.batch_size) for seed in seeds]))
+        labels = ids[..., 0] % self.classes if self.views == 1 else ((ids[..., 0] - ids[..., 1]) % 3 == 0).long()
+        return Batch(self.table().gather(ids), labels, ids)
+
+    def seen(self, steps: int, seeds: Sequence[int] = (0,)) -> Batch:
+        """What a learner is given back by `recall`: ids and labels, no pictures."""
+        parts = [self.batch(step, seeds) for step in range(steps)]
+        ids, y = torch.cat([b.ids for b in parts], 1), torch.cat([b.y for b in parts], 1)
+        return Batch(torch.empty(len(seeds), 0, dtype=self.dtype), y, ids)
+
+    def drive(self, learner: Learner, start: int, stop: int, predict: bool = True) -> list[dict[str, Tensor]]:
+        """Batches [start, stop) in the platform's order of calls; the diagnostics of each."""
+        seeds, made = learner.setting.seeds, []
+        for step in range(start, stop):
+            if learner.needs_boundaries and step % self.batches_per_task == 0:
+                learner.begin_task()
+            batch = self.batch(step, seeds)
+            if predict:
+                learner.predict(batch.x)
+            made.append(learner.update(batch))
+            if learner.needs_boundaries and (step + 1) % self.batches_per_task == 0:
+                if predict:
+                    learner.predict(self.batch(10_000, seeds).x)  # the held-out points
+                learner.end_task()
+        return made
+
+
+@pytest.fixture(scope="session")
+def rainbow() -> World:
+    return World("rainbow", lambda: NarrowRainbowNet((3, 16, 16), 10), (3, 16, 16), 10)
+
+
+@pytest.fixture(scope="session")
+def siamese() -> World:
+    return World("siamese", lambda: NarrowSiameseNet((3, 8, 8), 2), (3, 8, 8), 2, views=2)
+
+
+@pytest.fixture(scope="session")
+def smooth() -> World:
+    return World("", TanhNet, (1, 2, 3), 3)
