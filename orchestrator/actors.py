@@ -78,7 +78,7 @@ def start_stream_actors(store: TaskStore) -> list[Any]:
 
 
 class ActorSource:
-    """A stack of streams, read through the node's `StreamActor`; the next chunk is fetched while this one is learned."""
+    """A stack of streams read through the node's `StreamActor`; the next chunk is fetched while this one is learned."""
 
     def __init__(self, actor: Any, seeds: list[int], schedule: Schedule) -> None:
         self._actor, self._seeds, self._schedule = actor, seeds, schedule

@@ -29,7 +29,7 @@ _NAME = re.compile(r"chunk-(\d{8})-(\d{4})\.pt")
 logger = logging.getLogger(__name__)
 
 
-class Superseded(OrchestratorError):
+class SupersededError(OrchestratorError):
     """A newer attempt at this trial has begun: this one must write no more."""
 
 
@@ -63,7 +63,7 @@ def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, fin
     """Write one chunk file, and delete those older than the newest two.
 
     Raises:
-        Superseded: another attempt has been claimed since `attempt` was.
+        SupersededError: another attempt has been claimed since `attempt` was.
     """
     path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
     temporary = folder / f".{path.name}.{os.getpid()}"
@@ -74,7 +74,9 @@ def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, fin
         os.fsync(file.fileno())
     if _attempt(folder) != attempt:
         temporary.unlink()
-        raise Superseded(f"{folder}: attempt {attempt} was superseded by attempt {_attempt(folder)}; it writes no more")
+        raise SupersededError(
+            f"{folder}: attempt {attempt} was superseded by attempt {_attempt(folder)}; it writes no more"
+        )
     temporary.replace(path)
     for _, old in _files(folder)[KEPT:]:
         old.unlink(missing_ok=True)
@@ -82,7 +84,7 @@ def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, fin
 
 
 def newest(folder: Path, map_location: torch.device | str = "cpu") -> Chunk | None:
-    """The newest chunk that can be read whole; None if there is none. A damaged one is told in the log and passed over."""
+    """The newest chunk that is whole; None if there is none. A damaged one is told in the log and passed over."""
     for _, path in _files(folder):
         try:
             content = torch.load(path, map_location=map_location, weights_only=True)

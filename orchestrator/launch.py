@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -47,10 +50,14 @@ class Cluster:
         return max(1, min(int(self.cpus // wanted.cpus), by_gpu))
 
 
-def prepare_environment() -> None:
-    """Settings that Ray reads from the environment; what the user has set is left alone."""
+def prepare_environment(local: bool) -> None:
+    """Settings that Ray reads from the environment, for this process; what the user has set is left alone."""
     for key, value in _ENVIRONMENT.items():
         os.environ.setdefault(key, value)
+    # A token for our own Ray alone, and on no disk: left to itself, Ray writes one into the home folder, and a token
+    # found there changes how every later Ray starts. Ray reads both when it is imported, so not after that.
+    if local and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @contextmanager
@@ -60,28 +67,22 @@ def ray_running(local: bool) -> Iterator[Cluster]:
     Raises:
         OrchestratorError: `RAY_ADDRESS` names a cluster that does not answer.
     """
-    prepare_environment()
+    prepare_environment(local)
     import ray
 
+    quiet = {"namespace": "foml-orchestrator", "logging_level": "ERROR", "log_to_driver": False}
     address = None if local else os.environ.get("RAY_ADDRESS")
-    try:
-        if local:
-            os.environ.pop("RAY_ADDRESS", None)
-        ray.init(
-            address=address or "local",
-            namespace="foml-orchestrator",
-            include_dashboard=False if not address else None,
-            logging_level="ERROR",
-            log_to_driver=False,
-            configure_logging=False,
-        )
-    except ConnectionError as error:
-        raise OrchestratorError(
-            f"RAY_ADDRESS: must name a running cluster (got {address}); start it, or use --local"
-        ) from error
+    if address is None:
+        ray.init(address="local", include_dashboard=False, **quiet)
+    else:
+        try:
+            ray.init(address=address, **quiet)
+        except ConnectionError as error:
+            rule = "must name a running cluster"
+            raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
     try:
         found = ray.cluster_resources()
-        yield Cluster(found.get("CPU", 0), found.get("GPU", 0), local=not address)
+        yield Cluster(found.get("CPU", 0), found.get("GPU", 0), local=address is None)
     finally:
         ray.shutdown()
 
@@ -109,7 +110,7 @@ def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
 
 def local_gpus() -> int:
     """GPUs of this machine as Ray would count them, without starting Ray."""
-    prepare_environment()
+    prepare_environment(local=True)
     from ray._private.accelerators import NvidiaGPUAcceleratorManager
 
     visible = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()
@@ -171,6 +172,8 @@ def run_trials(
     from orchestrator import actors
     from orchestrator.tune_callback import StopOnInterrupt, TakeResults
 
+    # Tune looks for result files that its own loggers would have written, and tells at length that they are not there.
+    logging.getLogger("ray.tune").setLevel(logging.ERROR)
     wanted = sweep.document.resources
     outcome = Outcome(set(), {})
     callback = TakeResults(take, progress, outcome)

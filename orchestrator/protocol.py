@@ -146,7 +146,7 @@ class OnlineProtocol:
                 ends[min(over, len(ends) - 1)][1] for over, ends in zip(self._tasks_over, self._shape.ends, strict=True)
             ]
             error, loss = self._held_out(tasks)
-            for seed in np.flatnonzero(due):
+            for seed in [seed for seed, is_due in enumerate(due) if is_due]:
                 evaluations["seed"].append(seed)
                 evaluations["task"].append(self._tasks_over[seed])
                 evaluations["batch"].append(batch)
@@ -238,7 +238,7 @@ def _batch(images: learners.ImageTable, stack: Stack, start: int, stop: int) -> 
 def _score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Per datapoint: misclassified (0 or 1), and cross-entropy; [R, B] each."""
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-    return (logits.argmax(-1) != y).to(logits.dtype), loss.view_as(y)
+    return (logits.argmax(-1) != y).double(), loss.view_as(y).double()
 
 
 def _padded(points: list[Datapoints], count: int) -> Stack:

@@ -36,13 +36,17 @@ def git_state() -> tuple[str, str]:
     if not (folder / ".git").exists():
         return "unknown", "unknown"
     try:
-        run = {"cwd": folder, "capture_output": True, "text": True, "timeout": 10, "check": True}
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], env=environment, **run).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain"], env=environment, **run).stdout.strip()
+        return _git(folder, "rev-parse", "HEAD"), str(bool(_git(folder, "status", "--porcelain"))).lower()
     except (OSError, subprocess.SubprocessError):
         return "unknown", "unknown"
-    return commit, str(bool(changed)).lower()
+
+
+def _git(folder: Path, *words: str) -> str:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    done = subprocess.run(
+        ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()
 
 
 def _version(package: str) -> str:

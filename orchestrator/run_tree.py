@@ -92,7 +92,7 @@ class RunTree:
         if configuration.hash in self._configurations:
             return self._configurations[configuration.hash]
         key = f"{sweep_key(self._plan.name)}/{configuration.hash}"
-        seeds = _listed(self.seeds_of(configuration))
+        seeds = listed(self.seeds_of(configuration))
         there = self._of_configuration(configuration)
         run = there.get(key)
         if run is not None and run.data.metrics and run.data.tags.get("foml.seeds") != seeds:
@@ -143,13 +143,13 @@ class RunTree:
         return (
             run is not None
             and run.info.status == "FINISHED"
-            and run.data.tags.get("foml.complete_for") == _listed(self.seeds_of(configuration))
+            and run.data.tags.get("foml.complete_for") == listed(self.seeds_of(configuration))
         )
 
     def complete(self, configuration: Configuration) -> None:
         """Mark a configuration as complete: the last thing that is written about it."""
         run_id = self.configuration(configuration)
-        self.tag(run_id, {"foml.complete_for": _listed(self.seeds_of(configuration))})
+        self.tag(run_id, {"foml.complete_for": listed(self.seeds_of(configuration))})
         self.set_status(run_id, "FINISHED")
 
     def _tags(self, kind: str, key: str, configuration: Configuration) -> dict[str, str]:
@@ -257,8 +257,29 @@ def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return out
 
 
-def _listed(seeds: Iterable[int]) -> str:
-    return ",".join(map(str, seeds))
+def listed(seeds: Iterable[int]) -> str:
+    """Seeds as a tag's text, ascending, with runs of them drawn together; `unlisted` gives them back.
+
+    >>> listed([3, 0, 1, 2, 7])
+    '0-3,7'
+    """
+    spans: list[list[int]] = []
+    for seed in sorted(seeds):
+        if spans and seed == spans[-1][-1] + 1:
+            spans[-1][1:] = [seed]
+        else:
+            spans.append([seed])
+    return ",".join("-".join(map(str, span)) for span in spans)
+
+
+def unlisted(text: str) -> list[int]:
+    """The seeds in a text of `listed`.
+
+    >>> unlisted("0-3,7")
+    [0, 1, 2, 3, 7]
+    """
+    spans = [span.split("-") for span in text.split(",") if span]
+    return [seed for span in spans for seed in range(int(span[0]), int(span[-1]) + 1)]
 
 
 def _cut(tags: Mapping[str, str]) -> dict[str, str]:

@@ -110,8 +110,8 @@ def open_store(sweep: Sweep) -> TaskStore:
 
 def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
     started_ms = time.time_ns() // 1_000_000
-    prepare_environment()
     local = local or "RAY_ADDRESS" not in os.environ
+    prepare_environment(local)
     if local:  # a cluster is asked once it is connected
         check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
     store = open_store(sweep)
