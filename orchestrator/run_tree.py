@@ -1,20 +1,21 @@
 """The runs of a sweep in MLflow: sweep → configuration → seed.
 
-Every run carries the tag `foml.run_key`, which says what it is and never where it was run: whoever opens a sweep that was
-begun before, finds its runs again by it and goes on with them.
+Every run carries the tag `foml.run_key`, which says what it is and never where it was run: whoever opens a sweep that
+was begun before, finds its runs again by it and goes on with them.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from orchestrator.plan import Configuration, Plan
+from orchestrator.plan import Configuration, Plan, Trial
+from orchestrator.run_names import listed, parameters, sweep_key
+from orchestrator.tracking_database import connect, experiment_id
 from orchestrator.tracking_points import Point
 
 METRICS_PER_CALL = 1_000
@@ -43,8 +44,8 @@ class RunTree:
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
         key = sweep_key(self._plan.name)
-        mine = (run for run in self.search("tags.`foml.kind` = 'sweep'") if run.data.tags.get("foml.run_key") == key)
-        run = next(mine, None)
+        sweeps = self.search("tags.`foml.kind` = 'sweep'")
+        run = next((run for run in sweeps if run.data.tags.get("foml.run_key") == key), None)
         if run is None:
             tags = {"foml.kind": "sweep", "foml.sweep": self._plan.name, "foml.run_key": key}
             run = self._client.create_run(
@@ -52,25 +53,16 @@ class RunTree:
             )
         run_id = str(run.info.run_id)
         self.set_status(run_id, "RUNNING")
-        self.tag(run_id, {**provenance, **{f"foml.objective_{k}": v for k, v in self._objective().items()}})
+        objective = self._plan.resolved["objective"]
+        self.tag(run_id, {**provenance, "foml.objective": objective["metric"], "foml.mode": objective["mode"]})
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
         return run_id
 
-    def _objective(self) -> dict[str, str]:
-        objective = self._plan.resolved["objective"]
-        return {"metric": objective["metric"], "mode": objective["mode"]}
-
     def search(self, condition: str) -> Iterator[Any]:
-        """All runs of the experiment for which this holds. Names never stand in a condition: they can hold quotes."""
-        token = None
-        while True:
-            page = self._client.search_runs([self._experiment], condition, max_results=1_000, page_token=token)
-            yield from page
-            token = page.token
-            if not token:
-                return
+        """All runs of the experiment for which this holds."""
+        return search(self._client, [self._experiment], condition)
 
-    def mine(self, condition: str) -> Iterator[Any]:
+    def mine(self, condition: str = "") -> Iterator[Any]:
         """The runs of this sweep, the parent left out, for which the condition holds."""
         prefix = sweep_key(self._plan.name) + "/"
         return (run for run in self.search(condition) if run.data.tags.get("foml.run_key", "").startswith(prefix))
@@ -82,19 +74,30 @@ class RunTree:
             for run in self.mine(f"tags.`foml.configuration` = '{configuration.hash}'")
         }
 
-    def seeds_of(self, configuration: Configuration) -> list[int]:
+    def _trials(self, configuration: Configuration) -> list[Trial]:
+        return [trial for trial in self._plan.trials if trial.configuration == configuration]
+
+    def _seeds(self, configuration: Configuration) -> str:
         """All seeds that the plan has for a configuration, in all its stacks."""
-        return sorted({seed for trial in self._plan.trials if trial.configuration == configuration for seed in trial.seeds})
+        return listed(seed for trial in self._trials(configuration) for seed in trial.seeds)
+
+    def _seed_key(self, trial: Trial, seed: int) -> str:
+        """Holds the stack, too: the same seed in another stack is another computation."""
+        return f"{sweep_key(self._plan.name)}/{trial.key}/{seed}"
 
     def configuration(self, configuration: Configuration) -> str:
-        """The run of a configuration. One whose mean curves are over other seeds than today's plan has is replaced: no
-        point can be taken back, and two means at one step would be one too many. Its seeds' runs move to the new one."""
+        """The run of a configuration.
+
+        One whose mean curves are over other seeds than today's plan has is deleted and made anew: no point can be taken
+        back, and two means at one step are one too many. Its seeds' runs move to the new one, or are deleted if the
+        plan has their stack no longer. (What is deleted in MLflow can be restored.)
+        """
         if configuration.hash in self._configurations:
             return self._configurations[configuration.hash]
         key = f"{sweep_key(self._plan.name)}/{configuration.hash}"
-        seeds = listed(self.seeds_of(configuration))
+        seeds = self._seeds(configuration)
         there = self._of_configuration(configuration)
-        run = there.get(key)
+        run = there.pop(key, None)
         if run is not None and run.data.metrics and run.data.tags.get("foml.seeds") != seeds:
             self._client.delete_run(run.info.run_id)
             run = None
@@ -104,27 +107,30 @@ class RunTree:
         run_id = str(run.info.run_id)
         self.tag(run_id, {"foml.seeds": seeds})
         self.set_params(run_id, parameters(configuration))
-        for other in there.values():
-            if other.data.tags["foml.kind"] == "seed" and other.data.tags.get(PARENT) != run_id:
-                self.tag(other.info.run_id, {PARENT: run_id})
+        planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}
+        for seed_key, seed_run in there.items():
+            if seed_key not in planned:
+                self._client.delete_run(seed_run.info.run_id)
+            elif seed_run.data.tags.get(PARENT) != run_id:
+                self.tag(seed_run.info.run_id, {PARENT: run_id})
         self._configurations[configuration.hash] = run_id
         return run_id
 
-    def seeds(self, configuration: Configuration, seeds: Sequence[int], started_ms: int) -> list[SeedRun]:
-        """The runs of these seeds, RUNNING, each with what it has already."""
-        parent = self.configuration(configuration)
-        there = self._of_configuration(configuration)
+    def seeds(self, trial: Trial, started_ms: int) -> list[SeedRun]:
+        """The runs of a trial's seeds, RUNNING, each with what it has already."""
+        parent = self.configuration(trial.configuration)
+        there = self._of_configuration(trial.configuration)
         out = []
-        for seed in seeds:
-            key = f"{sweep_key(self._plan.name)}/{configuration.hash}/{seed}"
+        for seed in trial.seeds:
+            key = self._seed_key(trial, seed)
             run = there.get(key)
             if run is None:
-                tags = self._tags("seed", key, configuration) | {PARENT: parent, "foml.seed": str(seed)}
+                tags = self._tags("seed", key, trial.configuration) | {PARENT: parent, "foml.seed": str(seed)}
                 run = self._client.create_run(
                     self._experiment, start_time=started_ms, run_name=f"seed {seed}", tags=tags
                 )
             seed_run = SeedRun(str(run.info.run_id), self.points_of(run))
-            self.set_params(seed_run.run_id, {**parameters(configuration), "seed": str(seed)})
+            self.set_params(seed_run.run_id, {**parameters(trial.configuration), "seed": str(seed)})
             if run.info.status != "RUNNING":
                 self.set_status(seed_run.run_id, "RUNNING")
             out.append(seed_run)
@@ -134,23 +140,39 @@ class RunTree:
     def points_of(self, run: Any) -> set[tuple[str, int]]:
         """(metric, step) of every point of a run."""
         run_id = run.info.run_id
-        return {(name, point.step) for name in run.data.metrics for point in self._client.get_metric_history(run_id, name)}
+        histories = (self._client.get_metric_history(run_id, name) for name in run.data.metrics)
+        return {(point.key, point.step) for history in histories for point in history}
+
+    def points_of_configuration(self, configuration: Configuration) -> set[tuple[str, int]]:
+        """(metric, step) of every point of a configuration's own run."""
+        return self.points_of(self._client.get_run(self.configuration(configuration)))
 
     def is_complete(self, configuration: Configuration) -> bool:
         """Whether everything about a configuration and all its seeds has been written, by whomever."""
-        there = self._of_configuration(configuration)
-        run = there.get(f"{sweep_key(self._plan.name)}/{configuration.hash}")
+        run = self._of_configuration(configuration).get(f"{sweep_key(self._plan.name)}/{configuration.hash}")
         return (
             run is not None
             and run.info.status == "FINISHED"
-            and run.data.tags.get("foml.complete_for") == listed(self.seeds_of(configuration))
+            and run.data.tags.get("foml.complete_for") == self._seeds(configuration)
         )
 
     def complete(self, configuration: Configuration) -> None:
         """Mark a configuration as complete: the last thing that is written about it."""
         run_id = self.configuration(configuration)
-        self.tag(run_id, {"foml.complete_for": listed(self.seeds_of(configuration))})
+        self.tag(run_id, {"foml.complete_for": self._seeds(configuration)})
         self.set_status(run_id, "FINISHED")
+
+    def end(self, status: str, of_configurations: Mapping[str, str]) -> None:
+        """End what still runs, the sweep last. Configurations end as is said by their hash; seeds were cut off."""
+        for run in self.mine("attributes.status = 'RUNNING'"):
+            tags = run.data.tags
+            known = of_configurations.get(tags["foml.configuration"], "KILLED")
+            self.set_status(run.info.run_id, known if tags["foml.kind"] == "configuration" else "KILLED")
+        self.set_status(self.parent_id, status)
+
+    def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
+        """Keep a file with a run."""
+        self._client.log_artifact(run_id, str(file), folder)
 
     def _tags(self, kind: str, key: str, configuration: Configuration) -> dict[str, str]:
         from learners import registry  # torch comes with it: not before it is needed
@@ -204,82 +226,28 @@ class RunTree:
             self._client.set_terminated(run_id, status, end_ms or time.time_ns() // 1_000_000)
 
 
-def sweep_key(name: str) -> str:
-    """The run key of a sweep: its name, with everything quoted that could end it early."""
-    return f"sweep:{quote(name, safe=' ')}"
+def forget(uri: str, experiment: str, name: str) -> None:
+    """Delete all runs of a sweep, so that the next one of this name begins with nothing. MLflow can restore them.
 
-
-def parameters(configuration: Configuration) -> dict[str, str]:
-    """A configuration as MLflow's parameters: every option, and what it was run on. Seeds are a tag: a sweep can be grown
-    by some, and a parameter cannot change."""
-    stream = {key: value for key, value in configuration.stream.items() if key != "name"}
-    values = {
-        **configuration.options,
-        "learner": configuration.learner,
-        "network": configuration.network,
-        "batch_size": configuration.batch_size,
-        "stream": configuration.stream["name"],
-        **_flat(stream, "stream."),
-    }
-    return {key: to_text(value) for key, value in values.items()}
-
-
-def to_text(value: Any) -> str:
-    """A value as a parameter's text; `from_text` gives it back.
-
-    >>> [to_text(value) for value in (0.01, True, None, "adam", "5")]
-    ['0.01', 'true', 'null', 'adam', '"5"']
+    Raises:
+        TrackingError: MLflow cannot be reached.
     """
-    if isinstance(value, str) and from_text(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    client = connect(uri)
+    key = sweep_key(name)
+    for run in search(client, [experiment_id(client, uri, experiment)], ""):
+        if f"{run.data.tags.get('foml.run_key', '')}/".startswith(f"{key}/"):
+            client.delete_run(run.info.run_id)
 
 
-def from_text(text: str) -> Any:
-    """The value that a parameter's text stands for.
-
-    >>> [from_text(text) for text in ("0.01", "true", "adam", '"5"')]
-    [0.01, True, 'adam', '5']
-    """
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            out |= _flat(value, f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out
-
-
-def listed(seeds: Iterable[int]) -> str:
-    """Seeds as a tag's text, ascending, with runs of them drawn together; `unlisted` gives them back.
-
-    >>> listed([3, 0, 1, 2, 7])
-    '0-3,7'
-    """
-    spans: list[list[int]] = []
-    for seed in sorted(seeds):
-        if spans and seed == spans[-1][-1] + 1:
-            spans[-1][1:] = [seed]
-        else:
-            spans.append([seed])
-    return ",".join("-".join(map(str, span)) for span in spans)
-
-
-def unlisted(text: str) -> list[int]:
-    """The seeds in a text of `listed`.
-
-    >>> unlisted("0-3,7")
-    [0, 1, 2, 3, 7]
-    """
-    spans = [span.split("-") for span in text.split(",") if span]
-    return [seed for span in spans for seed in range(int(span[0]), int(span[-1]) + 1)]
+def search(client: Any, experiments: Sequence[str], condition: str) -> Iterator[Any]:
+    """All runs of these experiments for which this holds. Names never stand in a condition: they can hold quotes."""
+    token = None
+    while True:
+        page = client.search_runs(list(experiments), condition, max_results=1_000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def _cut(tags: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from streams.stream import Datapoints, Stream
 
 @dataclass(frozen=True)
 class Stack:
-    """Datapoints of R seeds: ``image_ids`` int32 [R, B, V], ``labels`` int64 [R, B]. Which task they are of is not told."""
+    """Datapoints of R seeds: ``image_ids`` int32 [R, B, V], ``labels`` int64 [R, B]. No task."""
 
     image_ids: npt.NDArray[np.int32]
     labels: npt.NDArray[np.int64]

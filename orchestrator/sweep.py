@@ -238,23 +238,18 @@ def plan_text(sweep: Sweep) -> str:
     slots = max(1, (os.cpu_count() or 1) // wanted.cpus)
     total = sum(costs[trial.key].seconds for trial in plan.trials if trial.key not in done)
     lines.append(
-        f"{len(plan.trials)} trials, {len(plan.trials) - len(done)} to run: {total:.0f} s of one learner actor each after "
-        f"the other, about {total / slots:.0f} s with {slots} at a time on a machine like this (measured here, on the CPU)"
+        f"{len(plan.trials)} trials, {len(plan.trials) - len(done)} to run: {total:.0f} s one after the other, "
+        f"about {total / slots:.0f} s with {slots} at a time (measured on this machine's CPU)"
     )
     return "\n".join(lines)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.sweep", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="FILE or key=value",
-        help="a sweep's YAML (the quickstart if there is none), and changes to it",
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.sweep", description="Run a sweep; the quickstart if no FILE is given."
     )
-    parser.add_argument(
-        "--plan", action="store_true", help="print the trials and what they will cost, and start nothing"
-    )
+    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep's YAML, and changes to it")
+    parser.add_argument("--plan", action="store_true", help="print the trials and their cost, and start nothing")
     parser.add_argument("--local", action="store_true", help="start a Ray of our own, whatever RAY_ADDRESS says")
     parser.add_argument("--rerun", action="store_true", help="forget earlier results of this sweep")
     arguments = parser.parse_args(argv)

@@ -9,41 +9,25 @@ from __future__ import annotations
 
 import logging
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from orchestrator import tracking_points
 from orchestrator.errors import fault
 from orchestrator.metrics import Curves
-from orchestrator.plan import Configuration, Plan, Trial
-from orchestrator.run_tree import RunTree, SeedRun
-from orchestrator.tracking_database import TrackingError, connect, experiment_id, first_line, prepare
+from orchestrator.plan import Plan
+from orchestrator.run_tree import forget
+from orchestrator.tracking_database import TrackingError, first_line, prepare
+from orchestrator.tracking_projection import Projection
 
-__all__ = ["TrackingError", "Writer", "prepare"]
+__all__ = ["TrackingError", "Writer", "forget", "prepare"]
 
 RETRY_S = 10.0
-LEARNER_FILE = "learner.pt"
+_SWEEP = ""  # stands among the trials' keys for the sweep itself
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class _Stack:
-    """What the thread knows of a trial. `seed_runs` is None until its runs are open; `curves` are all that was sent."""
-
-    trial: Trial
-    seed_runs: list[SeedRun] | None = None
-    curves: Curves | None = None
-    status: str = ""
-    message: str = ""
-    settled: bool = False
 
 
 class Writer:
@@ -52,7 +36,7 @@ class Writer:
     Args:
         uri: where MLflow keeps runs; see `prepare`.
         experiment: name of the experiment.
-        plan: the sweep; what an earlier driver has finished of it is brought up to date, too.
+        plan: the sweep.
         root: the folder of the trials' folders.
         provenance: tags of the sweep's run.
         started_ms: when the sweep was started, in ms since the epoch.
@@ -61,12 +45,10 @@ class Writer:
     def __init__(
         self, uri: str, experiment: str, plan: Plan, root: Path, provenance: dict[str, str], started_ms: int
     ) -> None:
-        self._uri, self._experiment, self._plan, self._root = uri, experiment, plan, root
-        self._provenance, self._started_ms = provenance, started_ms
-        self._stacks = {trial.key: _Stack(trial) for trial in plan.trials}
-        self._tree: RunTree | None = None
-        self._queue: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._behind: dict[str, str] = {}  # trial key, or "" for the sweep itself → what went wrong
+        self._uri = uri
+        self._projection = Projection(uri, experiment, plan, root, provenance, started_ms)
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._behind: dict[str, str] = {}  # key → what went wrong with it, and is to be tried again
         self._told: list[str] = []
         self._retry_at = 0.0
         self._closed: str | None = None
@@ -74,16 +56,20 @@ class Writer:
 
     def start(self) -> None:
         """Begin to write; returns at once."""
-        self._queue.put(self._open_sweep)
+        self._queue.put(partial(self._try, _SWEEP, self._open))
         self._thread.start()
 
     def results(self, trial_key: str, slice_: Curves) -> None:
         """A trial's next curves. They may overlap with earlier ones, or leave a gap."""
-        stack = self._stacks[trial_key]
-        self._queue.put(lambda: self._guarded(trial_key, lambda: self._results(stack, slice_)))
+
+        def take() -> None:
+            self._projection.note_results(trial_key, slice_.batches)
+            self._try(trial_key, partial(self._projection.write_results, trial_key, slice_))
+
+        self._queue.put(take)
 
     def finished(self, trial_key: str) -> None:
-        """The trial is at the end of its stream, and its last chunk file says so."""
+        """The trial is at the end of its stream, and its newest chunk file says so. To say it again does nothing."""
         self._ended(trial_key, "FINISHED")
 
     def failed(self, trial_key: str, message: str) -> None:
@@ -91,7 +77,7 @@ class Writer:
         self._ended(trial_key, "FAILED", message)
 
     def interrupted(self, trial_key: str) -> None:
-        """The trial was stopped, and can be resumed."""
+        """The trial was stopped, and can be resumed; one that never started gets no runs."""
         self._ended(trial_key, "KILLED")
 
     def drain(self, timeout: float | None = None) -> list[str]:
@@ -101,16 +87,22 @@ class Writer:
             One line for everything that has gone wrong since the last call; empty if nothing has.
         """
         done = threading.Event()
-        self._queue.put(lambda: (self._catch_up(), done.set()))
+
+        def settle() -> None:
+            self._catch_up()
+            done.set()
+
+        self._queue.put(settle)
         in_time = self._wait(done, timeout)
         lines = [*self._told, *self._behind.values()]
         self._told = []
         if not in_time:
-            lines.append(f"tracking: not everything was written to {self._uri} within {timeout:g} s")
+            limit = "" if timeout is None else f" within {timeout:g} s"
+            lines.append(f"tracking: not everything could be written to {self._uri}{limit}")
         return list(dict.fromkeys(lines))
 
     def close(self, status: str, timeout: float | None = None) -> str:
-        """Write what is left, end every run of the sweep that still runs, and the sweep's with `status`.
+        """Write what is left, and end every run of the sweep that still runs, the sweep's own with `status`.
 
         Returns:
             The run id of the sweep.
@@ -118,27 +110,37 @@ class Writer:
         Raises:
             TrackingError: the runs could not be ended.
         """
-        if self._closed is None:
-            done = threading.Event()
-            outcome: list[str | BaseException] = []
+        if self._closed is not None:
+            return self._closed
+        done = threading.Event()
+        outcome: list[str | Exception] = []
 
-            def end() -> None:
-                try:
-                    outcome.append(self._close(status))
-                except Exception as error:
-                    outcome.append(error)
-                done.set()
+        def end() -> None:
+            self._catch_up()
+            try:
+                outcome.append(self._projection.close(status))
+            except Exception as error:
+                outcome.append(error)
+            done.set()
 
-            self._queue.put(end)
-            if not self._wait(done, timeout):
-                outcome.append(TimeoutError(f"no answer within {timeout} s"))
-            if isinstance(outcome[0], BaseException):
-                line = fault("tracking", "", "the sweep's runs could not be ended", self._uri, first_line(outcome[0]))
-                raise TrackingError(line) from outcome[0]
-            self._closed = outcome[0]
-            self._queue.put(_stop)
-            self._thread.join(timeout)
-        return self._closed
+        self._queue.put(end)
+        if not self._wait(done, timeout):
+            outcome.append(TimeoutError("no answer in time"))
+        self._queue.put(None)
+        result = outcome[0]
+        if isinstance(result, Exception):
+            line = fault("tracking", "", "the sweep's runs could not be ended", self._uri, first_line(result))
+            raise TrackingError(line) from result
+        self._thread.join()
+        self._closed = result
+        return result
+
+    def _ended(self, trial_key: str, status: str, message: str = "") -> None:
+        def note() -> None:
+            self._projection.note_end(trial_key, status, message)
+            self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
+
+        self._queue.put(note)
 
     def _wait(self, done: threading.Event, timeout: float | None) -> bool:
         """Wait for the thread, but not for one that has died."""
@@ -148,202 +150,59 @@ class Writer:
                 return done.is_set()
         return True
 
-    def _ended(self, trial_key: str, status: str, message: str = "") -> None:
-        stack = self._stacks[trial_key]
-
-        def note() -> None:
-            if stack.status == "FINISHED":
-                return  # for good: its numbers are written
-            stack.status, stack.message, stack.settled = status, message, False
-            self._guarded(trial_key, lambda: self._settle(stack))
-
-        self._queue.put(note)
-
     # What follows runs in the thread.
 
     def _serve(self) -> None:
         while True:
             try:
                 wait = max(0.0, self._retry_at - time.monotonic()) if self._behind else None
-                self._queue.get(timeout=wait)()
+                message = self._queue.get(timeout=wait)
             except queue.Empty:
                 self._catch_up()
-            except _Stop:
+                continue
+            if message is None:
                 return
+            message()
 
-    def _guarded(self, key: str, action: Callable[[], None]) -> None:
-        """Do it; if that fails, note why, and let the trial be brought up to date from its chunk file later."""
+    def _open(self) -> None:
+        self._projection.open()
+
+    def _try(self, key: str, action: Callable[[], None]) -> None:
+        """Do it; if that fails, keep why, and let the trial be brought up to date from its chunk file later."""
         if key in self._behind:
+            return
+        if not self._projection.is_open and _SWEEP in self._behind:
+            self._behind[key] = self._behind[_SWEEP]  # to try would be to wait once more for a server that is not there
             return
         try:
             action()
-        except Exception as error:
+        except Exception as error:  # whatever it is: the thread must go on
             self._fell_behind(key, error)
 
     def _fell_behind(self, key: str, error: Exception) -> None:
         if isinstance(error, TrackingError):
             line = str(error)
         else:
-            what = self._stacks[key].trial.configuration.label if key else f"sweep {self._plan.name}"
-            line = f"tracking: {what}: {type(error).__name__}: {first_line(error)}"
+            what = self._projection.stacks[key].trial.configuration.label if key else "the sweep's run"
+            line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"
         if self._behind.get(key) != line:
-            logger.warning("%s", line, exc_info=not isinstance(error, TrackingError))
+            logger.debug("%s", line, exc_info=error)
         self._behind[key] = line
         self._retry_at = time.monotonic() + RETRY_S
         if key:
-            self._stacks[key].seed_runs = self._stacks[key].curves = None
+            self._projection.forget(key)
 
     def _catch_up(self) -> None:
-        """Try again what has failed. The first to fail again ends the attempt: each one may wait long for a server."""
-        for key in list(self._behind):
+        """Try again what has failed. While the sweep's run cannot be had, nothing else is tried."""
+        for key in sorted(self._behind):
             try:
                 if key:
-                    self._bring_up_to_date(self._stacks[key])
+                    self._projection.bring_up_to_date(key)
                 else:
-                    self._look_at_what_is_finished()
+                    self._projection.open()
             except Exception as error:
                 self._fell_behind(key, error)
-                return
-            self._told.append(f"{self._behind.pop(key)} (tried again: all is written now)")
-
-    def _open_sweep(self) -> None:
-        self._guarded("", self._look_at_what_is_finished)
-
-    def _look_at_what_is_finished(self) -> None:
-        """What an earlier driver has finished, and perhaps not written."""
-        tree = self._opened()
-        over = [stack for stack in self._stacks.values() if (self._folder(stack) / LEARNER_FILE).exists()]
-        whole = {c.hash: tree.is_complete(c) for c in {s.trial.configuration.hash: s.trial.configuration for s in over}.values()}
-        for stack in over:
-            stack.status = "FINISHED"
-            if whole[stack.trial.configuration.hash]:
-                stack.settled = True
+                if not self._projection.is_open:
+                    return
             else:
-                self._guarded(stack.trial.key, lambda stack=stack: self._settle(stack))
-
-    def _opened(self) -> RunTree:
-        if self._tree is None:
-            client = connect(self._uri)
-            experiment = experiment_id(client, self._uri, self._experiment)
-            self._tree = RunTree(client, experiment, self._plan, self._provenance, self._started_ms)
-        return self._tree
-
-    def _folder(self, stack: _Stack) -> Path:
-        return stack.trial.folder(self._root)
-
-    def _results(self, stack: _Stack, slice_: Curves) -> None:
-        if stack.status == "FINISHED":
-            return
-        if stack.status:  # it was given up, and has been taken up again
-            stack.status, stack.seed_runs = "", None
-        self._open_stack(stack, slice_)
-        curves = self._curves(stack)
-        if slice_.first_batch > curves.batches:
-            curves = self._fill(stack)
-        if slice_.first_batch > curves.batches:
-            raise ValueError(f"batches {curves.batches} to {slice_.first_batch} are in no chunk file yet")
-        if slice_.batches > curves.batches:
-            before = curves.batches
-            curves.extend(slice_.since(before))
-            self._send(stack, before)
-
-    def _open_stack(self, stack: _Stack, first: Curves | None = None) -> list[SeedRun]:
-        """Open the trial's runs. If there was something in them, they get what they lack from the chunk file."""
-        if stack.seed_runs is None:
-            started = self._started_ms
-            if first is not None and first.chunks:
-                started = int(first.chunks["time_ms"][0] - 1_000 * first.chunks["seconds"][0])
-            trial = stack.trial
-            stack.seed_runs = self._opened().seeds(trial.configuration, trial.seeds, started)
-            stack.curves = Curves(list(trial.seeds))
-            if any(run.has for run in stack.seed_runs):
-                self._fill(stack)
-        return stack.seed_runs
-
-    def _curves(self, stack: _Stack) -> Curves:
-        assert stack.curves is not None
-        return stack.curves
-
-    def _fill(self, stack: _Stack) -> Curves:
-        """Write what the chunk file has beyond what was sent."""
-        from orchestrator import chunks
-
-        chunk = chunks.newest(self._folder(stack))
-        curves = self._curves(stack)
-        if chunk is not None and chunk.batches > curves.batches:
-            before = curves.batches
-            stack.curves = curves = chunk.curves
-            self._send(stack, before)
-        return curves
-
-    def _send(self, stack: _Stack, since: int) -> None:
-        tree, curves = self._opened(), self._curves(stack)
-        for row, run in enumerate(self._open_stack(stack)):
-            tree.send(run.run_id, tracking_points.seed_points(curves, row, since), run.has)
-            diverged = tracking_points.diverged_at(curves, row)
-            if diverged >= since:
-                tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})
-
-    def _bring_up_to_date(self, stack: _Stack) -> None:
-        if stack.status:
-            self._settle(stack)
-        else:
-            self._open_stack(stack)
-            self._fill(stack)
-
-    def _settle(self, stack: _Stack) -> None:
-        """Write all that is known of a trial that has ended, and how it ended."""
-        if stack.settled:
-            return
-        if stack.status != "KILLED" or self._started(stack):
-            tree, runs = self._opened(), self._open_stack(stack)
-            curves = self._fill(stack)
-            if stack.status == "FINISHED":
-                for run in runs:
-                    tree.send(run.run_id, tracking_points.final_points(curves, self._datapoints(stack)), run.has)
-            end = int(curves.chunks["time_ms"].max()) if curves.chunks else None
-            for run in runs:
-                if stack.message:
-                    tree.tag(run.run_id, {"foml.error": stack.message})
-                tree.set_status(run.run_id, stack.status, end)
-        stack.settled = True
-        stack.seed_runs = stack.curves = None
-        self._settle_configuration(stack.trial.configuration)
-
-    def _started(self, stack: _Stack) -> bool:
-        return stack.seed_runs is not None or any(self._folder(stack).glob("chunk-*"))
-
-    def _settle_configuration(self, configuration: Configuration) -> None:
-        """Once all stacks of a configuration have ended: its mean curves, its checkpoint, and how it ended."""
-        stacks = [stack for stack in self._stacks.values() if stack.trial.configuration.hash == configuration.hash]
-        if not all(stack.settled for stack in stacks):
-            return
-        statuses = {stack.status for stack in stacks}
-        if statuses == {"FINISHED"}:
-            self._summarise(configuration, stacks)
-        elif any(self._started(stack) or stack.status == "FAILED" for stack in stacks):
-            run_id = self._opened().configuration(configuration)
-            self._opened().set_status(run_id, "FAILED" if "FAILED" in statuses else "KILLED")
-
-    def _summarise(self, configuration: Configuration, stacks: list[_Stack]) -> None:
-        from orchestrator import chunks
-
-        tree = self._opened()
-        run_id = tree.configuration(configuration)
-        found = [chunks.newest(self._folder(stack)) for stack in stacks]
-        curves = [chunk.curves for chunk in found if chunk is not None]
-        if len(curves) < len(stacks):
-            raise ValueError("a finished trial has no chunk file: no mean curves can be made")
-        objective = self._plan.resolved["objective"]["metric"]
-        datapoints = self._datapoints(stacks[0])
-        points = tracking_points.configuration_points(curves, objective, datapoints)
-        tree.send(run_id, points, tree.points_of(tree.client.get_run(run_id)))
-        lost = [
-            seed
-            for part in curves
-            for row, seed in enumerate(part.seeds)
-            if tracking_points.diverged_at(part, row) >= 0
-        ]
-        tree.tag(run_id, {"foml.diverged_seeds": ",".join(map(str, lost))})
-        self._artifacts(run_id, stacks, curves, datapoints)
-        tree.complete(configuration)
+                self._told.append(f"{self._behind.pop(key)}; tried again, and all is written now")

@@ -75,8 +75,8 @@ def connect(uri: str) -> Any:
         if "out-of-date database schema" in str(error):
             rule = "must be a database of this version of MLflow"
             raise TrackingError(fault(URI_KEY, "", rule, uri, f"back it up, then: mlflow db upgrade {uri}")) from error
-        what = "must be a database that can be written" if path else "must be a tracking server or database that answers"
-        raise _refused(what, uri, error) from error
+        rule = "must be a database that can be written" if path else "must be a server or a database that answers"
+        raise _refused(rule, uri, error) from error
     return client
 
 
@@ -156,7 +156,7 @@ def _check_writable(path: Path, uri: str) -> None:
 
 
 def _check_reachable(uri: str) -> None:
-    """Any answer will do: what it says is for MLflow's client to find out. Without one, that client waits for minutes."""
+    """Any answer will do: what it says is for the client to find out, which would wait for minutes without one."""
     try:
         urllib.request.urlopen(uri, timeout=_ANSWER_S).close()
     except urllib.error.HTTPError as error:

@@ -1,8 +1,8 @@
 """Curves as MLflow's points: what is logged on a seed's run, and on a configuration's. Pure: no MLflow in here.
 
-A value that does not exist is no point: NaN and Inf are never logged. A point's time is that of the chunk it comes from,
-so the same point sent twice is the same point. Curves by batch have the batch's index as step, curves by task the task's,
-and a number that a run has only one of has step 0.
+A value that does not exist is no point: NaN and Inf are never logged. A point's time is that of the chunk it comes
+from, so the same point sent twice is the same point. Curves by batch have the batch's index as step, curves by task the
+task's, and a number that a run has only one of has step 0.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ class Point(NamedTuple):
 
 
 def seed_points(curves: Curves, seed: int, since: int = 0) -> list[Point]:
-    """Points of the seed in row `seed`, from batch `since` on. `curves` must begin at batch 0: `cumulative_error` needs
-    all tasks before."""
+    """Points of the seed in row `seed`, from batch `since` on.
+
+    `curves` must begin at batch 0: `cumulative_error` needs all tasks before.
+    """
     out: list[Point] = []
     if not curves.batches:
         return out
@@ -57,8 +59,10 @@ def final_points(curves: Curves, datapoints: int) -> list[Point]:
 
 
 def diverged_at(curves: Curves, seed: int) -> int:
-    """The batch at which the seed in this row diverged, −1 if it did not. An Inf counts, whatever `diverged` says, and so
-    does an online error or loss that is not there: those always exist."""
+    """The batch at which the seed in this row diverged, −1 if it did not.
+
+    An Inf counts, whatever `diverged` says, and so does an online error or loss that is not there: those always exist.
+    """
     if curves.diverged[seed] >= 0:
         return curves.diverged[seed]
     bad = np.zeros(curves.batches, dtype=bool)
@@ -68,8 +72,10 @@ def diverged_at(curves: Curves, seed: int) -> int:
 
 
 def objective_values(curves: Curves, metric: str) -> np.ndarray:
-    """The objective of each seed [R]: the last `cumulative_error` or `validation_error`, or the mean of a curve by batch.
-    NaN for a seed that diverged."""
+    """The objective of each seed [R]: the last `cumulative_error` or `validation_error`, the mean of a curve by batch.
+
+    NaN for a seed that diverged.
+    """
     if metric in BY_TASK:
         by_task = _by_task(curves)[BY_TASK.index(metric)]
         values = by_task[:, -1] if by_task.shape[1] else np.full(len(curves.seeds), math.nan)
@@ -79,9 +85,16 @@ def objective_values(curves: Curves, metric: str) -> np.ndarray:
     return np.where(lost, math.nan, values)
 
 
-def configuration_points(stacks: Sequence[Curves], objective: str, datapoints: int) -> list[Point]:
-    """Mean curves over all seeds of all stacks, with `…_low` and `…_high` of the 95 % t-interval where there are two seeds
-    or more. A step that one of the seeds has no value at is left out: no seed is ever silently averaged away."""
+def configuration_points(stacks: Sequence[Curves], costs: Sequence[Sequence[Point]], objective: str) -> list[Point]:
+    """Mean curves over all seeds of all stacks, with `…_low` and `…_high` of the 95 % t-interval where there are two.
+
+    A step that one of the seeds has no value at is left out: no seed is ever silently averaged away.
+
+    Args:
+        stacks: the curves of each stack, whole.
+        costs: the `final_points` of each.
+        objective: what the sweep minimises.
+    """
     out: list[Point] = []
     tasks = max(_by_task(curves)[0].shape[1] for curves in stacks)
     time_of_task = np.concatenate([_padded(_evaluation_times(curves), tasks) for curves in stacks]).max(axis=0)
@@ -99,16 +112,9 @@ def configuration_points(stacks: Sequence[Curves], objective: str, datapoints: i
     end = max(_end(curves) for curves in stacks)
     values = np.concatenate([objective_values(curves, objective) for curves in stacks])
     out += _interval_points("objective", values[:, None], np.array([0]), np.array([end]))
-    costs = [{point.metric: point.value for point in final_points(curves, datapoints)} for curves in stacks]
-    return out + _finite(
-        Point("seconds", 0, sum(cost["seconds"] for cost in costs), end),
-        Point(
-            "gradient_evaluations_per_datapoint",
-            0,
-            float(np.mean([cost["gradient_evaluations_per_datapoint"] for cost in costs])),
-            end,
-        ),
-    )
+    for name, total in (("gradient_evaluations_per_datapoint", np.mean), ("seconds", np.sum)):
+        out += _finite(Point(name, 0, float(total([p.value for cost in costs for p in cost if p.metric == name])), end))
+    return out
 
 
 def _interval_points(name: str, curve: np.ndarray, steps: np.ndarray, times: np.ndarray) -> list[Point]:

@@ -1,0 +1,248 @@
+"""What is written to MLflow of a sweep, and how it is brought up to date after whatever came between.
+
+A `Projection` is used by one thread only, that of `tracking.Writer`; everything in it may raise, and may be asked for
+again: it sends what is lacking.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from orchestrator import tracking_points
+from orchestrator.metrics import Curves
+from orchestrator.plan import Configuration, Plan, Trial
+from orchestrator.run_tree import RunTree, SeedRun
+from orchestrator.tracking_database import connect, experiment_id
+
+LEARNER_FILE = "learner.pt"
+CURVES_FILE = "curves.parquet"
+
+
+@dataclass
+class Stack:
+    """A trial as the projection knows it.
+
+    ``seed_runs``: None while its runs are not open. ``curves``: all that was sent. ``seen``: the batches that some
+    slice reached, sent or not. ``status``: how it ended, "" if it has not. ``settled``: whether that is written.
+    """
+
+    trial: Trial
+    seed_runs: list[SeedRun] | None = None
+    curves: Curves | None = None
+    seen: int = 0
+    status: str = ""
+    message: str = ""
+    settled: bool = False
+
+
+class Projection:
+    """The runs of one sweep, made to say what its trials have reported and what their chunk files hold."""
+
+    def __init__(
+        self, uri: str, experiment: str, plan: Plan, root: Path, provenance: Mapping[str, str], started_ms: int
+    ) -> None:
+        self._uri, self._experiment, self._plan, self._root = uri, experiment, plan, root
+        self._provenance, self._started_ms = provenance, started_ms
+        self._tree: RunTree | None = None
+        self._complete: set[str] = set()
+        self.stacks = {trial.key: Stack(trial) for trial in plan.trials}
+
+    @property
+    def is_open(self) -> bool:
+        return self._tree is not None
+
+    def open(self) -> RunTree:
+        """Reach MLflow, and find or make the sweep's run."""
+        if self._tree is None:
+            client = connect(self._uri)
+            experiment = experiment_id(client, self._uri, self._experiment)
+            self._tree = RunTree(client, experiment, self._plan, self._provenance, self._started_ms)
+        return self._tree
+
+    def note_results(self, key: str, batches: int) -> None:
+        """A trial has reported up to this batch; if it had been given up, it has been taken up again."""
+        stack = self.stacks[key]
+        stack.seen = max(stack.seen, batches)
+        if stack.status in ("FAILED", "KILLED"):
+            stack.status, stack.message, stack.settled, stack.seed_runs = "", "", False, None
+
+    def note_end(self, key: str, status: str, message: str) -> None:
+        """A trial has ended; FINISHED is for good."""
+        stack = self.stacks[key]
+        if stack.status != "FINISHED":
+            stack.status, stack.message, stack.settled = status, message, False
+
+    def forget(self, key: str) -> None:
+        """Something went wrong in the middle: what MLflow has of this trial is to be asked for again."""
+        self.stacks[key].seed_runs = self.stacks[key].curves = None
+
+    def write_results(self, key: str, slice_: Curves) -> None:
+        """Send what is new in a slice. What overlaps is dropped, and a gap is filled from the chunk file."""
+        stack = self.stacks[key]
+        if stack.status == "FINISHED":
+            return
+        self._open_stack(stack, slice_)
+        curves = self._curves(stack)
+        if slice_.first_batch > curves.batches:
+            self._fill(stack)
+        elif slice_.batches > curves.batches:
+            before = curves.batches
+            curves.extend(slice_.since(before))
+            self._send(stack, before)
+
+    def bring_up_to_date(self, key: str) -> None:
+        """Send all that MLflow lacks of a trial, and how it ended if it has."""
+        stack = self.stacks[key]
+        if stack.status:
+            self._settle(stack)
+        else:
+            self._open_stack(stack)
+            self._fill(stack)
+
+    def close(self, status: str) -> str:
+        """End every run of the sweep that still runs. Returns the run id of the sweep."""
+        tree = self.open()
+        ended: dict[str, str] = {}
+        for stack in self.stacks.values():
+            before = ended.get(stack.trial.configuration.hash, "FINISHED")
+            now = stack.status or "KILLED"
+            ended[stack.trial.configuration.hash] = max(before, now, key=("FINISHED", "KILLED", "FAILED").index)
+        tree.end(status, ended)
+        return tree.parent_id
+
+    def _folder(self, stack: Stack) -> Path:
+        return stack.trial.folder(self._root)
+
+    def _open_stack(self, stack: Stack, first: Curves | None = None) -> list[SeedRun]:
+        """Open the trial's runs. If there is something in them already, they get what they lack from the chunk file."""
+        if stack.seed_runs is None:
+            started = self._started_ms
+            if first is not None and first.chunks and len(first.chunks["batches"]):
+                started = int(first.chunks["time_ms"][0] - 1_000 * first.chunks["seconds"][0])
+            stack.seed_runs = self.open().seeds(stack.trial, started)
+            stack.curves = Curves(list(stack.trial.seeds))
+            if any(run.has for run in stack.seed_runs):
+                self._fill(stack)
+        return stack.seed_runs
+
+    def _curves(self, stack: Stack) -> Curves:
+        return Curves(list(stack.trial.seeds)) if stack.curves is None else stack.curves
+
+    def _fill(self, stack: Stack) -> None:
+        """Send what the chunk file has beyond what was sent; ValueError if it has less than a slice had."""
+        from orchestrator import chunks  # torch comes with it
+
+        before = self._curves(stack).batches
+        chunk = chunks.newest(self._folder(stack))
+        if chunk is not None and chunk.batches > before:
+            stack.curves = chunk.curves
+            self._send(stack, before)
+        if self._curves(stack).batches < stack.seen:
+            there = self._curves(stack).batches
+            raise ValueError(f"{stack.seen} batches were reported, but its chunk file has {there}")
+
+    def _send(self, stack: Stack, since: int) -> None:
+        tree, curves = self.open(), self._curves(stack)
+        for row, run in enumerate(self._open_stack(stack)):
+            tree.send(run.run_id, tracking_points.seed_points(curves, row, since), run.has)
+            diverged = tracking_points.diverged_at(curves, row)
+            if diverged >= since:
+                tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})
+
+    def _settle(self, stack: Stack) -> None:
+        """Write all that is known of a trial that has ended, and how it ended."""
+        if not stack.settled:
+            tree, configuration = self.open(), stack.trial.configuration
+            if stack.status == "FINISHED" and stack.seed_runs is None and tree.is_complete(configuration):
+                self._complete.add(configuration.hash)  # an earlier driver has seen to it
+            elif stack.status != "KILLED" or self._started(stack):
+                self._end_seeds(stack, tree)
+            stack.settled = True
+            stack.seed_runs = stack.curves = None
+        self._settle_configuration(stack.trial.configuration)
+
+    def _end_seeds(self, stack: Stack, tree: RunTree) -> None:
+        runs = self._open_stack(stack)
+        self._fill(stack)
+        curves = self._curves(stack)
+        if stack.status == "FINISHED":
+            points = tracking_points.final_points(curves, self._datapoints(stack))
+            for run in runs:
+                tree.send(run.run_id, points, run.has)
+        for run in runs:
+            if stack.message:
+                tree.tag(run.run_id, {"foml.error": stack.message})
+            tree.set_status(run.run_id, stack.status, int(curves.chunks["time_ms"].max()) if curves.chunks else None)
+
+    def _started(self, stack: Stack) -> bool:
+        return stack.seed_runs is not None or any(self._folder(stack).glob("chunk-*"))
+
+    def _datapoints(self, stack: Stack) -> int:
+        from orchestrator import chunks
+
+        chunk = chunks.newest(self._folder(stack))
+        if chunk is None:
+            raise ValueError(f"there is no chunk file in {self._folder(stack)}")
+        return int(chunk.state["position"])
+
+    def _settle_configuration(self, configuration: Configuration) -> None:
+        """Once all stacks of a configuration have ended: its mean curves, its checkpoint, and how it ended."""
+        stacks = [stack for stack in self.stacks.values() if stack.trial.configuration.hash == configuration.hash]
+        if configuration.hash in self._complete or not all(stack.settled for stack in stacks):
+            return
+        statuses = {stack.status for stack in stacks}
+        if statuses == {"FINISHED"}:
+            self._summarise(configuration, stacks)
+        elif "FAILED" in statuses or any(self._started(stack) for stack in stacks):
+            tree = self.open()
+            tree.set_status(tree.configuration(configuration), "FAILED" if "FAILED" in statuses else "KILLED")
+
+    def _summarise(self, configuration: Configuration, stacks: Sequence[Stack]) -> None:
+        from orchestrator import chunks
+
+        tree = self.open()
+        run_id = tree.configuration(configuration)
+        curves, costs = [], []
+        for stack in stacks:
+            chunk = chunks.newest(self._folder(stack))
+            if chunk is None:
+                raise ValueError(f"there is no chunk file in {self._folder(stack)}")
+            curves.append(chunk.curves)
+            costs.append(tracking_points.final_points(chunk.curves, int(chunk.state["position"])))
+        points = tracking_points.configuration_points(curves, costs, self._plan.resolved["objective"]["metric"])
+        tree.send(run_id, points, tree.points_of_configuration(configuration))
+        lost = [
+            f"{seed} at batch {at}"
+            for part in curves
+            for row, seed in enumerate(part.seeds)
+            if (at := tracking_points.diverged_at(part, row)) >= 0
+        ]
+        tree.tag(run_id, {"foml.diverged": ", ".join(lost)})
+        for index, stack in enumerate(stacks):
+            tree.artifact(
+                run_id,
+                self._folder(stack) / LEARNER_FILE,
+                "checkpoint" if index == 0 else f"checkpoint/{stack.trial.key}",
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / CURVES_FILE
+            frame(curves, costs).to_parquet(file, index=False)
+            tree.artifact(run_id, file)
+        tree.complete(configuration)
+        self._complete.add(configuration.hash)
+
+
+def frame(curves: Sequence[Curves], costs: Sequence[Sequence[tracking_points.Point]]) -> pd.DataFrame:
+    """All points of all seeds of these stacks: the columns seed, metric, step, value."""
+    rows = [
+        (seed, point.metric, point.step, point.value)
+        for part, cost in zip(curves, costs, strict=True)
+        for row, seed in enumerate(part.seeds)
+        for point in [*tracking_points.seed_points(part, row), *cost]
+    ]
+    return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])

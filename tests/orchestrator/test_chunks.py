@@ -1,0 +1,80 @@
+"""Chunk files: whole or not there, the newest wins, damage falls back, a superseded attempt is fenced off."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from orchestrator import chunks
+from orchestrator.metrics import Curves
+
+
+def curves(batches: int) -> Curves:
+    return Curves(
+        [3, 4],
+        0,
+        {"online_error": np.arange(2.0 * batches).reshape(2, batches)},
+        {"seed": np.array([0]), "task": np.array([0]), "batch": np.array([1]), "error": np.array([0.5]), "loss": np.array([1.0])},
+        {"batches": np.array([batches])},
+        [-1, 2],
+    )
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    attempt = chunks.claim(tmp_path)
+    state = {"phi": torch.arange(3.0), "steps": 7, "generator": {"state": 2**127 + 1}, "moments": (None, None, 3)}
+    chunks.write(tmp_path, attempt, state, curves(4), finished=False)
+    read = chunks.newest(tmp_path)
+    assert read is not None
+    assert read.batches == 4
+    assert not read.finished
+    assert torch.equal(read.state["phi"], state["phi"])
+    assert read.state["generator"]["state"] == 2**127 + 1
+    assert read.state["moments"] == (None, None, 3)
+    assert np.array_equal(read.curves.by_batch["online_error"], curves(4).by_batch["online_error"])
+    assert read.curves.evaluations["task"].dtype == np.int64
+    assert read.curves.diverged == [-1, 2]
+
+
+def test_two_newest_are_kept(tmp_path: Path) -> None:
+    attempt = chunks.claim(tmp_path)
+    for batches in (2, 4, 6):
+        chunks.write(tmp_path, attempt, {}, curves(batches), finished=batches == 6)
+    assert sorted(p.name for p in tmp_path.glob("chunk-*")) == ["chunk-00000004-0001.pt", "chunk-00000006-0001.pt"]
+    newest = chunks.newest(tmp_path)
+    assert newest is not None
+    assert newest.finished
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a chunk", None])
+def test_a_damaged_chunk_falls_back_to_the_one_before(
+    tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = chunks.claim(tmp_path)
+    chunks.write(tmp_path, attempt, {"n": 2}, curves(2), finished=False)
+    last = chunks.write(tmp_path, attempt, {"n": 4}, curves(4), finished=False)
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2] if damage is None else damage)
+    with caplog.at_level(logging.WARNING):
+        read = chunks.newest(tmp_path)
+    assert read is not None
+    assert read.state == {"n": 2}
+    assert [record.getMessage().split(": damaged")[0] for record in caplog.records] == [str(last)]
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert chunks.newest(tmp_path / "none") is None
+
+
+def test_a_newer_attempt_fences_off_the_older(tmp_path: Path) -> None:
+    first = chunks.claim(tmp_path)
+    second = chunks.claim(tmp_path)
+    assert (first, second) == (1, 2)
+    chunks.write(tmp_path, second, {"n": 2}, curves(2), finished=False)
+    with pytest.raises(chunks.SupersededError, match="attempt 1 was superseded by attempt 2"):
+        chunks.write(tmp_path, first, {"n": 4}, curves(4), finished=False)
+    read = chunks.newest(tmp_path)
+    assert read is not None
+    assert read.state == {"n": 2}
+    assert not list(tmp_path.glob(".chunk*"))

@@ -1,0 +1,157 @@
+"""Everything that is wrong in a sweep is told at once: file, dotted key, rule, value, remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.errors import ConfigError
+
+GOOD = {
+    "name": "mine",
+    "stream": {"name": "rainbow_digits", "tasks": 3},
+    "learners": [{"name": "foml", "K": {"grid": [1, 5]}}, {"name": "online"}],
+    "seeds": 2,
+}
+
+
+def faults(document: object, file: str = "mine.yaml") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config.check(document, file)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+    return list(caught.value.faults)
+
+
+def test_a_good_sweep_has_its_defaults() -> None:
+    sweep = config.check(GOOD)
+    assert sweep.seeds == [0, 1]
+    assert sweep.network == "rainbow"
+    assert sweep.document.batch_size == 10
+    assert sweep.recipe.options() == {"tasks": 3, "train": 200, "validation": 60, "test": 60}
+    assert sweep.learners[0].spaces["K"].values == (1, 5)
+    assert sweep.learners[0].fixed["beta1"] == 0.01
+    assert sweep.learners[1].fixed == {"alpha1": 0.001, "online_optimizer": "adam"}
+
+
+def test_seeds_may_be_a_list() -> None:
+    assert config.check(GOOD | {"seeds": [7, 3]}).seeds == [7, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"seeds": []}, "mine.yaml: seeds: must be a list of different numbers of at least 0, and not empty (got [])"),
+        ({"seeds": 0}, "mine.yaml: seeds: must be at least 1, or a list of seeds (got 0)"),
+        ({"seeds": [1, 1]}, "mine.yaml: seeds: must be a list of different numbers of at least 0, and not empty (got [1, 1])"),
+        ({"batch_size": "ten"}, "mine.yaml: batch_size: must be a whole number (got ten)"),
+        ({"batch_size": True}, "mine.yaml: batch_size: must be a whole number (got True)"),
+        ({"batchsize": 5}, "mine.yaml: batchsize: unknown key (got 5); did you mean batch_size?"),
+        ({"learners": []}, "mine.yaml: learners: list should have at least 1 item after validation, not 0 (got [])"),
+        ({"stream": {"name": "rainbow_digit"}}, None),
+        ({"stream": {"name": "rainbow_digits", "taks": 3}}, "mine.yaml: stream.taks: unknown key (got 3); did you mean tasks?"),
+        ({"stream": {"name": "rainbow_digits", "tasks": 57}}, "mine.yaml: stream.tasks: must be less than or equal to 56 (got 57)"),
+        ({"resources": {"gpus": -1}}, "mine.yaml: resources.gpus: must be greater than or equal to 0 (got -1)"),
+        ({"learners": [{"name": "foml", "bta1": 0.01}]}, "mine.yaml: learners[0].bta1: unknown key (got 0.01); did you mean beta1?"),
+        ({"learners": [{"name": "foml", "alpha1": "fast"}]}, "mine.yaml: learners[0].alpha1: must be a number (got fast)"),
+        ({"learners": [{"name": "foml", "alpha1": 0}]}, "mine.yaml: learners[0].alpha1: must be greater than 0 (got 0)"),
+        ({"learners": [{"name": "foml", "meta_gradient": "second"}]}, "mine.yaml: learners[0].meta_gradient: must be 'exact' or 'first_order' (got second)"),
+        ({"learners": [{"K": 5}]}, None),
+        ({"learners": [{"name": "online", "K": {"grid": [1, 5]}}]}, None),
+        ({"learners": [{"name": "foml", "K": {"grid": []}}]}, "mine.yaml: learners[0].K.grid: must be a list, and not empty (got [])"),
+        ({"learners": [{"name": "foml", "K": {"grid": [1, 0]}}]}, "mine.yaml: learners[0].K.grid[1]: must be greater than or equal to 1 (got 0)"),
+        ({"learners": [{"name": "foml", "K": {"uniform": [1, 5]}}]}, "mine.yaml: learners[0].K.uniform: K takes whole numbers (got [1, 5]); use randint or grid"),
+        ({"learners": [{"name": "foml", "beta1": {"uniform": [0.2, 0.1]}}]}, "mine.yaml: learners[0].beta1.uniform: low < high must hold (got [0.2, 0.1])"),
+        ({"learners": [{"name": "foml", "beta1": {"loguniform": [0, 0.1]}}]}, "mine.yaml: learners[0].beta1.loguniform: low > 0 must hold (got [0, 0.1])"),
+        ({"learners": [{"name": "foml", "beta1": {"normal": [0, 1]}}]}, None),
+        ({"network": "siamese"}, "mine.yaml: network: must be rainbow for a stream of 1 image(s) a datapoint (got siamese)"),
+    ],
+)  # fmt: skip
+def test_one_fault_is_one_line(change: dict[str, object], expected: str | None) -> None:
+    lines = faults(GOOD | change)
+    assert len(lines) == 1
+    assert lines[0].startswith("mine.yaml: ")
+    if expected is not None:
+        assert lines == [expected]
+
+
+def test_grid_over_a_key_that_the_learner_has_not() -> None:
+    (line,) = faults(GOOD | {"learners": [{"name": "online", "K": {"grid": [1, 5]}}]})
+    assert line.startswith("mine.yaml: learners[0].K: unknown key (got {'grid': [1, 5]})")
+
+
+def test_grid_search_refuses_a_distribution() -> None:
+    wrong = GOOD | {"search": {"algorithm": "grid"}, "learners": [{"name": "foml", "beta1": {"uniform": [0.1, 0.2]}}]}
+    (line,) = faults(wrong)
+    assert line.startswith("mine.yaml: learners[0].beta1: grid search needs a list of values")
+
+
+def test_all_faults_come_at_once() -> None:
+    lines = faults({"name": "x", "stream": {"name": "nope"}, "learners": [{"name": "fml"}, {"name": "foml", "K": 0}], "sseeds": 1})
+    keys = [line.split(": ")[1] for line in lines]
+    assert keys == ["seeds", "sseeds", "stream.name", "learners[0].name", "learners[1].K"]
+
+
+def test_a_boundary_learner_needs_a_schedule_with_boundaries() -> None:
+    wrong = GOOD | {"stream": {"name": "rainbow_digits", "schedule": {"name": "gradual", "window": 10}}, "learners": [{"name": "tfs"}, {"name": "online"}]}
+    lines = [line for line in faults(wrong) if "learners" in line]
+    assert lines == [
+        "mine.yaml: learners[0].name: needs task boundaries, which the schedule gradual has not (got tfs); "
+        "use the schedule sequential, or leave it out"
+    ]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml, alpha1: 1e-2}]\nseeds: 3\n")
+    plain = config.load(path)
+    assert plain.learners[0].fixed["alpha1"] == 0.01  # YAML 1.1 would have made text of 1e-2
+    changed = config.load(path, ["seeds=[4]", "learners[0].K={grid: [2, 3]}", "stream.tasks=4", "search.samples=2"])
+    assert changed.seeds == [4]
+    assert changed.learners[0].spaces["K"].values == (2, 3)
+    assert changed.recipe.options()["tasks"] == 4
+    assert changed.document.search.samples == 2
+
+
+@pytest.mark.parametrize("word", ["seeds", "learners[7].K=1", "=3", "name.x=1", "seeds=[1"])
+def test_a_bad_word_is_a_fault_of_the_command_line(tmp_path: Path, word: str) -> None:
+    path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml}]\nseeds: 3\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, [word])
+    (line,) = caught.value.faults
+    assert line.startswith(("command line: ", str(path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: [", "must be YAML"),
+        ("name: x\nname: y\n", "key name is written twice"),
+        ("- 1\n", "must hold keys and values"),
+        ("", "must hold keys and values"),
+    ],
+)
+def test_a_file_that_is_no_sweep(tmp_path: Path, text: str, expected: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+    (line,) = caught.value.faults
+    assert line.startswith(f"{path}: ")
+    assert expected in line
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be a readable YAML file"):
+        config.load(tmp_path / "none.yaml")
+
+
+def test_every_ready_sweep_is_good() -> None:
+    folder = config.default_file().parent
+    names = sorted(path.name for path in folder.glob("*.yaml"))
+    assert "quickstart.yaml" in names
+    for name in names:
+        assert config.load(folder / name).learners
