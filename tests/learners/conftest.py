@@ -130,7 +130,7 @@ def rainbow() -> World:
 
 @pytest.fixture(scope="session")
 def siamese() -> World:
-    return World("siamese", lambda: NarrowSiameseNet((3, 8, 8), 2), (3, 8, 8), 2, views=2)
+    return World("siamese", lambda: NarrowSiameseNet((3, 16, 16), 2), (3, 16, 16), 2, views=2)
 
 
 @pytest.fixture(scope="session")

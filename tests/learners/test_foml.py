@@ -1,4 +1,4 @@
-"""FOML against Algorithm 1 written out by hand, and what the algorithm promises: no reset, no growth, no θ in a prediction."""
+"""FOML against Algorithm 1 written out by hand, and what it promises: no reset, no growth, no θ in a prediction."""
 
 import gc
 from typing import Any
@@ -23,7 +23,7 @@ def logits(flat: Tensor, x: Tensor) -> Tensor:
 
 
 class ByHand:
-    """Algorithm 1 and the appendix's meta-update for one seed, with autograd, in the order in which they are printed."""
+    """Algorithm 1 and the appendix's meta-update for one seed, with autograd, in the printed order."""
 
     def __init__(self, world: Any, seed: int, phi: Tensor, online: str, K: int, alpha1=0.05, alpha2=0.03) -> None:
         self.world, self.seed, self.online, self.K = world, seed, online, K
@@ -151,7 +151,7 @@ def test_diagnostics_are_the_formulas(smooth) -> None:
         assert float(made["meta_gradient_rest"][r]) == pytest.approx(2 * 0.1 * 0.2 * float(v.norm()), rel=1e-10)
 
 
-def test_the_window_is_never_longer_than_K(smooth) -> None:
+def test_the_window_is_never_longer_than_it_may_be(smooth) -> None:
     learner = smooth.learner("foml", K=4)
     lengths = []
     for step in range(9):

@@ -1,0 +1,283 @@
+"""What every learner keeps to, on both networks. A learner's file is found by its name: a new one is tested at once."""
+
+import gc
+import io
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from learners import Batch, Learner, learner_class, names
+from learners.networks import EmbeddingNet
+
+pytestmark = pytest.mark.parametrize("name", names())
+
+MIDDLE = 6  # two batches into the second task of four
+
+
+@pytest.fixture(params=["rainbow", "siamese"])
+def world(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
+def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, value) of everything in a state that is neither a dict nor a sequence."""
+    if isinstance(state, dict):
+        for key, value in state.items():
+            yield from leaves(value, f"{path}.{key}")
+    elif isinstance(state, list | tuple):
+        for index, value in enumerate(state):
+            yield from leaves(value, f"{path}[{index}]")
+    else:
+        yield path, state
+
+
+def stored(state: dict[str, Any]) -> dict[str, Any]:
+    """The state after a journey through a file that may hold tensors, numbers, strings, lists and dicts only."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def assert_same_bits(a: Any, b: Any) -> None:
+    a, b = dict(leaves(a)), dict(leaves(b))
+    assert a.keys() == b.keys()
+    for path, value in a.items():
+        same = torch.equal(value, b[path]) if isinstance(value, Tensor) else value == b[path]
+        assert same, path
+
+
+def resumed(world: Any, name: str, learner: Learner, steps: int, **kwargs: Any) -> Learner:
+    """Another learner that goes on where this one is after that many steps."""
+    other = world.quick(name, learner.setting.seeds, **kwargs)
+    other.load_state_dict(stored(learner.state_dict()))
+    other.recall(world.seen(steps, learner.setting.seeds))
+    return other
+
+
+def test_predict_changes_nothing(world: Any, name: str) -> None:
+    learner = world.quick(name, (0, 1))
+    world.drive(learner, 0, MIDDLE)
+    before, x = stored(learner.state_dict()), world.batch(70, (0, 1)).x
+    shared, first = torch.get_rng_state(), learner.predict(x)
+    learner.predict(world.batch(71, (0, 1), count=3).x)
+    assert torch.equal(learner.predict(x), first)
+    assert torch.equal(torch.get_rng_state(), shared)
+    assert not first.requires_grad
+    assert_same_bits(learner.state_dict(), before)
+
+
+def test_shapes(world: Any, name: str) -> None:
+    """Predictions [R, B, C] for any B, a number per replicate in each diagnostic; the full network in float32."""
+    world = replace(world, dtype=torch.float32)
+    learner = world.quick(name, (0, 1, 2), full=True)
+    made = world.drive(learner, 0, 5, predict=False)
+    for count in (1, 5, 12):
+        logits = learner.predict(world.batch(70, (0, 1, 2), count=count).x)
+        assert logits.shape == (3, count, world.classes)
+        assert logits.dtype == torch.float32
+    assert any(made)
+    assert {tuple(value.shape) for one in made for value in one.values()} == {(3,)}
+
+
+def test_options_are_frozen_and_described(name: str) -> None:
+    options = learner_class(name).options_class()
+    for option in fields(options):
+        assert len(option.metadata["description"]) > 3, option.name
+        with pytest.raises(AttributeError):
+            setattr(options, option.name, 1)
+
+
+def assert_all_finite(learner: Learner, made: list[dict[str, Tensor]], x: Tensor) -> None:
+    assert bool(torch.isfinite(learner.predict(x)).all())
+    for one in made:
+        for key, value in one.items():
+            assert bool(torch.isfinite(value).all()), key
+
+
+def test_finite_on_black_pictures(world: Any, name: str) -> None:
+    """Dead units, batch variances of zero, pairs of equal pictures: two tasks of nothing else, in float32."""
+    world = replace(world, dtype=torch.float32)
+    world.pictures[:] = 0
+    learner = world.quick(name)
+    made = world.drive(learner, 0, 10)
+    assert_all_finite(learner, made, world.batch(70).x)
+
+
+def test_finite_on_logits_300_apart(world: Any, name: str) -> None:
+    """exp(300) is beyond float32: the first class leads by 300 whatever the picture."""
+    make = world.make
+
+    def far_apart() -> EmbeddingNet:
+        module = make()
+        forward = module.forward
+
+        def shifted(x: Tensor, features_only: bool = False) -> Tensor:
+            out = forward(x, features_only)
+            return out if features_only else out + 300 * (torch.arange(out.shape[-1]) == 0)
+
+        module.forward = shifted
+        return module
+
+    world = replace(world, make=far_apart, dtype=torch.float32)
+    learner = world.quick(name)
+    network, x = learner.setting.network, world.batch(70).x
+    gap = network.logits(*network.initial([0]), x).sort().values.diff()[..., -1]
+    assert float(gap.min()) > 290
+    assert_all_finite(learner, world.drive(learner, 0, 10), x)
+
+
+def assert_close_by_norm(alone: Any, stack: Any, r: int, path: str = "") -> int:
+    """Every float tensor of the state of seed r alone, against its part of the stack's; how many there were."""
+    if isinstance(alone, dict):
+        assert alone.keys() == stack.keys(), path
+        return sum(assert_close_by_norm(alone[key], stack[key], r, f"{path}.{key}") for key in alone)
+    if isinstance(alone, list | tuple):
+        if len(alone) == 1 and len(stack) == 3:  # one per replicate
+            return assert_close_by_norm(alone[0], stack[r], r, f"{path}[{r}]")
+        assert len(alone) == len(stack), path
+        pairs = enumerate(zip(alone, stack, strict=True))
+        return sum(assert_close_by_norm(a, b, r, f"{path}[{index}]") for index, (a, b) in pairs)
+    if isinstance(alone, Tensor):
+        part = stack[r : r + 1] if len(alone) == 1 and len(stack) == 3 else stack
+        assert alone.shape == part.shape, path
+        if alone.is_floating_point():
+            assert float((alone - part).norm()) <= 1e-9 * float(alone.norm()), path
+            return 1
+        assert torch.equal(alone, part), path
+        return 0
+    assert alone == stack, path
+    return 0
+
+
+def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str) -> None:
+    seeds, steps = (0, 5, 9), 50
+    stack = world.quick(name, seeds)
+    world.drive(stack, 0, steps, predict=False)
+    together = stack.predict(world.batch(70, seeds).x)
+    for r, seed in enumerate(seeds):
+        alone = world.quick(name, (seed,))
+        world.drive(alone, 0, steps, predict=False)
+        logits = alone.predict(world.batch(70, (seed,)).x)
+        assert float((logits[0] - together[r]).norm()) <= 1e-9 * float(logits.norm())
+        assert assert_close_by_norm(alone.state_dict(), stack.state_dict(), r) > 0
+
+
+def test_saved_in_the_middle_of_a_task_equals_uninterrupted(world: Any, name: str) -> None:
+    whole = world.quick(name, (0, 1))
+    world.drive(whole, 0, MIDDLE)
+    other = resumed(world, name, whole, MIDDLE)
+    x = world.batch(70, (0, 1)).x
+    assert torch.equal(other.predict(x), whole.predict(x))
+    assert_same_bits(other.state_dict(), whole.state_dict())
+    expected, made = world.drive(whole, MIDDLE, 13), world.drive(other, MIDDLE, 13)
+    assert_same_bits(made, expected)
+    assert torch.equal(other.predict(x), whole.predict(x))
+    assert_same_bits(other.state_dict(), whole.state_dict())
+
+
+def test_saved_between_two_tasks_equals_uninterrupted(world: Any, name: str) -> None:
+    boundary = 2 * world.batches_per_task
+    whole = world.quick(name, (0, 1))
+    world.drive(whole, 0, boundary)
+    other = resumed(world, name, whole, boundary)
+    assert_same_bits(world.drive(other, boundary, 11), world.drive(whole, boundary, 11))
+    assert_same_bits(other.state_dict(), whole.state_dict())
+
+
+def test_same_seed_same_run_and_another_seed_another(world: Any, name: str) -> None:
+    """Whatever the global generators were set to, and whether or not anybody asked for predictions."""
+    runs = []
+    for noise, seed, predict in ((1, 3, True), (2, 3, False), (3, 4, True)):
+        torch.manual_seed(noise)
+        np.random.seed(noise)  # noqa: NPY002  (the point is that nobody reads it)
+        learner = world.quick(name, (seed,))
+        world.drive(learner, 0, 6, predict=predict)
+        runs.append(learner)
+    assert_same_bits(runs[0].state_dict(), runs[1].state_dict())
+    x = world.batch(70).x
+    assert torch.equal(runs[0].predict(x), runs[1].predict(x))
+    assert not torch.equal(runs[0].predict(x), runs[2].predict(x))
+
+
+def test_a_short_last_batch_is_learned(world: Any, name: str) -> None:
+    """Of two learners that differ in nothing but the labels of the stream's last two points, the predictions differ."""
+    learner = world.quick(name)
+    world.drive(learner, 0, 7)
+    last = world.batch(7, count=2)
+    x, after = world.batch(70).x, []
+    for y in (last.y, (last.y + 1) % world.classes):
+        other = resumed(world, name, learner, 7)
+        for size in ("update_batch",):  # so that no draw misses them
+            if hasattr(other.options, size):
+                other.options = replace(other.options, **{size: 60})
+        made = other.update(Batch(last.x, y, last.ids))
+        assert all(math.isfinite(float(value)) for value in made.values())
+        after.append(other.predict(x))
+    assert not torch.equal(after[0], after[1])
+
+
+def alive() -> int:
+    """Bytes of all tensors that Python holds."""
+    gc.collect()
+    held = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
+
+
+def test_memory_is_flat(world: Any, name: str) -> None:
+    learner = world.quick(name)
+    world.drive(learner, 0, 40)
+    after_ten_tasks = alive()
+    world.drive(learner, 40, 80)
+    assert alive() <= 1.01 * after_ten_tasks
+
+
+def test_boundaries_are_a_permission(world: Any, name: str) -> None:
+    """No task is in a batch, and who does not ask for boundaries has nothing that one could call."""
+    kind = learner_class(name)
+    assert {field.name for field in fields(Batch)} == {"x", "y", "ids"}
+    if not kind.needs_boundaries:
+        assert kind.begin_task is Learner.begin_task
+        assert kind.end_task is Learner.end_task
+
+
+@pytest.mark.slow
+def test_resident_memory_is_flat(name: str) -> None:
+    """Step 500 against step 100, of the full rainbow network in a process of its own: what autograd keeps counts too."""
+    script = f"""
+import torch
+import numpy as np
+from learners import Batch, ImageTable, Setting, create, learner_class
+from learners.networks import build
+from learners.seeding import generator
+torch.set_num_threads(1)
+pixels = generator(0, "pixels").integers(0, 256, size=(200, 3, 28, 28), dtype=np.uint8)
+images = ImageTable(pixels)
+setting = Setting(build("rainbow", (3, 28, 28), 10), [0], 10, 20, 10, images)
+learner = create({name!r}, {{}}, setting)
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1])
+for step in range(500):
+    if learner.needs_boundaries and step % 20 == 0:
+        learner.begin_task()
+    ids = torch.from_numpy(generator(step, "ids").integers(0, 200, size=(1, 10, 1)))
+    batch = Batch(images.gather(ids), ids[..., 0] % 10, ids)
+    learner.predict(batch.x)
+    learner.update(batch)
+    if learner.needs_boundaries and step % 20 == 19:
+        learner.end_task()
+    if step == 99:
+        early = resident()
+print(resident() / early)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stdout) <= 1.05
