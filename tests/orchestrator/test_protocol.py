@@ -1,0 +1,180 @@
+"""The online protocol: what is scored when, what a learner is told, and that a stop in the middle leaves no trace."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import learners
+from learners import networks
+from orchestrator import chunks, metrics, protocol
+from orchestrator.errors import OrchestratorError
+from orchestrator.source import StoreSource
+from streams.schedule import Sequential
+from streams.store import TaskStore
+from streams.stream import Stream
+
+SEEDS = [0, 1, 2]
+
+
+class Recorder(learners.Learner):
+    """Writes down what it is called with; predicts that everything is a 3."""
+
+    def __init__(self, store: TaskStore, seeds: list[int], boundaries: bool) -> None:
+        self.needs_boundaries = boundaries  # type: ignore[misc]
+        images = learners.ImageTable(
+            store.pixels, learners.ViewArrays(store.views.source_index, store.views.geometry, store.views.background)
+        )
+        network = networks.build("rainbow", store.shape, store.classes)
+        super().__init__(None, learners.Setting(network, seeds, 10, 3, store.classes, images))
+        self.calls: list[tuple[str, Any]] = []
+        self.bad_at: tuple[int, int] | None = None
+
+    def predict(self, x: Tensor) -> Tensor:
+        self.calls.append(("predict", tuple(x.shape)))
+        logits = torch.zeros(x.shape[0], x.shape[1], 10)
+        logits[..., 3] = 1
+        return logits
+
+    def update(self, batch: learners.Batch) -> dict[str, Tensor]:
+        assert set(vars(batch)) == {"x", "y", "ids"}  # nothing in a batch tells the task
+        done = sum(name == "update" for name, _ in self.calls)
+        self.calls.append(("update", batch.ids.clone()))
+        number = torch.ones(len(self.setting.seeds))
+        if self.bad_at is not None and self.bad_at[0] == done:
+            number[self.bad_at[1]] = float("inf")
+        return {"number": number} if done % 2 == 0 else {}
+
+    def begin_task(self) -> None:
+        self.calls.append(("begin_task", None))
+
+    def end_task(self) -> None:
+        self.calls.append(("end_task", None))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def recorded(store: TaskStore, boundaries: bool) -> tuple[Recorder, protocol.OnlineProtocol]:
+    learner = Recorder(store, SEEDS, boundaries)
+    return learner, protocol.OnlineProtocol(learner, StoreSource(store, SEEDS, Sequential()))
+
+
+def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=True)
+    while not run.finished:
+        run.advance(3)
+    names = [name for name, _ in learner.calls]
+    batch, over = ["predict", "update"], ["predict", "end_task"]
+    # Tasks of 25 in batches of 10: the first ends inside batch 3, the second with batch 5, the third with the short one.
+    assert names == ["begin_task", *batch * 3, *over, "begin_task", *batch * 2, *over, "begin_task", *batch * 3, *over]
+
+
+def test_a_learner_without_boundaries_is_told_of_none(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    run.advance(100)
+    assert {name for name, _ in learner.calls} == {"predict", "update"}
+
+
+def test_every_datapoint_is_shown_once_in_order_and_the_short_batch_counts(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    for count in (1, 2, 5):
+        run.advance(count)
+    shown = torch.cat([ids for name, ids in learner.calls if name == "update"], 1)
+    assert shown.shape == (3, 75, 1)
+    for row, seed in enumerate(SEEDS):
+        assert np.array_equal(shown[row].numpy(), Stream(store, seed).read(0, 75).image_ids)
+    assert run.batches == run.total_batches == 8
+    assert [ids.shape[1] for name, ids in learner.calls if name == "update"] == [10] * 7 + [5]
+
+
+def test_errors_are_what_they_say(store: TaskStore) -> None:
+    _, run = recorded(store, boundaries=False)
+    run.advance(100)
+    labels = np.stack([Stream(store, seed).read(0, 75).labels for seed in SEEDS])
+    online = [(labels[:, start : start + 10] != 3).mean(1) for start in range(0, 75, 10)]
+    np.testing.assert_allclose(run.curves.by_batch["online_error"], np.stack(online, 1), atol=1e-12)
+    held = np.array([[(Stream(store, s).held_out(t).labels != 3).mean() for t in range(3)] for s in SEEDS])
+    np.testing.assert_allclose(metrics.held_out(run.curves), held, atol=1e-12)
+    assert run.curves.evaluations["batch"].tolist() == [2, 2, 2, 4, 4, 4, 7, 7, 7]
+    loss = np.log(np.e + 9) - (labels[0, :10] == 3)
+    np.testing.assert_allclose(run.curves.by_batch["online_loss"][0, 0], loss.mean(), atol=1e-6)
+
+
+def test_the_test_split_is_looked_at_only_when_asked(store: TaskStore) -> None:
+    learner = Recorder(store, SEEDS, boundaries=False)
+    source = StoreSource(store, SEEDS, Sequential())
+    asked: list[str] = []
+    original = source.held_out
+    source.held_out = lambda tasks, split: (asked.append(split), original(tasks, split))[1]  # type: ignore[method-assign]
+    protocol.OnlineProtocol(learner, source).advance(100)
+    assert asked == ["validation"] * 3
+    protocol.OnlineProtocol(learner, source, split="test").advance(100)
+    assert asked[3:] == ["test"] * 3
+
+
+def test_a_diverged_seed_is_marked_and_the_others_go_on(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    learner.bad_at = (4, 1)
+    run.advance(3)
+    assert run.curves.diverged == [-1, -1, -1]
+    run.advance(100)
+    assert run.curves.diverged == [-1, 4, -1]
+    online = run.curves.by_batch["online_error"]
+    assert np.isfinite(online[1, :4]).all()
+    assert np.isnan(online[1, 4:]).all()
+    assert np.isfinite(online[[0, 2]]).all()
+    error = metrics.held_out(run.curves)
+    assert np.isnan(error).tolist() == [[False] * 3, [False, True, True], [False] * 3]
+    # A diagnostic that a learner leaves out of a batch is absent, and nobody has diverged by it.
+    assert np.isnan(run.curves.by_batch["number"][0]).tolist() == [False, True] * 4
+
+
+def test_boundaries_are_refused_where_there_are_none(store: TaskStore) -> None:
+    learner = Recorder(store, SEEDS, boundaries=True)
+
+    class Blurred(Sequential):
+        has_boundaries = False
+
+    with pytest.raises(OrchestratorError, match="needs task boundaries"):
+        protocol.OnlineProtocol(learner, StoreSource(store, SEEDS, Blurred()))
+
+
+@pytest.mark.parametrize("name", learners.names())
+def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, tmp_path: Any) -> None:
+    """Stopped in the middle of a task, through a chunk file, in steps of another size."""
+    whole = protocol.assemble(store, name, {}, SEEDS)
+    while not whole.finished:
+        whole.advance(3)
+    first = protocol.assemble(store, name, {}, SEEDS)
+    first.advance(4)
+    chunks.write(tmp_path, chunks.claim(tmp_path), first.state_dict(), first.curves, first.finished)
+    stored = chunks.newest(tmp_path)
+    assert stored is not None
+    second = protocol.assemble(store, name, {}, SEEDS)
+    second.load_state_dict(stored.state, stored.curves)
+    while not second.finished:
+        second.advance(1)
+    assert second.curves.by_batch.keys() == whole.curves.by_batch.keys()
+    for curve in whole.curves.by_batch:
+        assert np.array_equal(second.curves.by_batch[curve], whole.curves.by_batch[curve], equal_nan=True), curve
+    for column in whole.curves.evaluations:
+        assert np.array_equal(second.curves.evaluations[column], whole.curves.evaluations[column], equal_nan=True), column
+    assert second.curves.chunks["gradient_evaluations"].sum() == whole.curves.chunks["gradient_evaluations"].sum()
+
+
+def test_gradient_evaluations_are_counted(store: TaskStore) -> None:
+    online = protocol.assemble(store, "online", {}, [0])
+    online.advance(100)
+    assert online.curves.chunks["gradient_evaluations"].tolist() == [75]
+    foml = protocol.assemble(store, "foml", {"K": 3}, [0])
+    foml.advance(100)
+    # 75 points once online; 8 meta-batches of 10; Hessians of the window's steps but the oldest, 2 each: the step
+    # before the newest from batch 2 on, the newest from batch 2 on (W = 2), …: 0 + 1 + 2·6 products, the last on 5 points.
+    products = 2 * (10 + 2 * 10 * 5 + (10 + 5))
+    assert foml.curves.chunks["gradient_evaluations"].tolist() == [75 + 80 + products]
