@@ -1,7 +1,6 @@
 """One small store for all tests of the orchestrator."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -21,9 +20,3 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TaskStore:
     """Rainbow-Digits with 3 tasks of 25 + 12 + 12 digits, seeds 0, 1 and 2: batches of 10 straddle the tasks."""
     recipe = recipes()["rainbow_digits"](tasks=3, train=25, validation=12, test=12)  # type: ignore[call-arg]
     return build(recipe, [0, 1, 2], Path(tmp_path_factory.mktemp("store")) / "digits")
-
-
-@pytest.fixture(scope="session")
-def made() -> ModuleType:
-    """This file's functions: test files are imported by path, and cannot import it."""
-    return sys.modules[__name__]
