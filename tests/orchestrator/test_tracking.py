@@ -21,6 +21,11 @@ from orchestrator import tracking
 from orchestrator.plan import Plan, Trial
 from orchestrator.tracking import TrackingError, Writer, prepare
 
+sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
+
+import made_sweep as made  # noqa: E402
+from made_sweep import tracking_uri  # noqa: E402, F401
+
 ROOT = Path(__file__).resolve().parents[2]
 NASTY = "Größe 'a' \"b\" `c` ../../d %s \\ ;--"
 
@@ -94,13 +99,13 @@ def writer_of(uri, sweep, experiment="experiment") -> Writer:
 
 
 @pytest.fixture
-def sweep(made, tmp_path):
+def sweep(tmp_path):
     """FOML and `tfs`, three seeds each."""
     trials = [Trial(made.configuration("foml", K=5), (0, 1, 2)), Trial(made.configuration("tfs"), (0, 1, 2))]
     return made.make_sweep(tmp_path / "results", "sweep", *trials)
 
 
-def test_overlapping_slices_give_each_step_once(made, sweep, tracking_uri):
+def test_overlapping_slices_give_each_step_once(sweep, tracking_uri):
     trial = sweep.plan.trials[0]
     writer = writer_of(tracking_uri, sweep)
     for start, stop in ((0, 20), (0, 20), (10, 30), (20, 40), (5, 15), (40, 60)):
@@ -191,7 +196,7 @@ def count_points(uri: str) -> int:
         return int(database.execute("SELECT count(*) FROM metrics").fetchone()[0])
 
 
-def test_a_writer_killed_in_the_middle_and_a_new_one(made, tmp_path, tracking_uri):
+def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
     trial = Trial(made.configuration("foml", K=5), (0, 1, 2))
     sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=400)
     sweep.write_chunk(trial, 300)
@@ -216,7 +221,7 @@ def test_a_writer_killed_in_the_middle_and_a_new_one(made, tmp_path, tracking_ur
     assert Seen(tracking_uri).statuses() == {"FINISHED": 5}, "the same runs have gone on"
 
 
-def test_two_writers_of_two_sweeps_at_once(made, tmp_path, tracking_uri):
+def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
     def a_sweep(name):
         trials = [Trial(made.configuration(learner), (0, 1)) for learner in ("foml", "tfs", "online")]
         one = made.make_sweep(tmp_path / name, name, *trials, batches=200)
@@ -241,7 +246,7 @@ def test_two_writers_of_two_sweeps_at_once(made, tmp_path, tracking_uri):
             assert {step: value for step, (value, _) in seen.points(run)["online_error"].items()} == expected
 
 
-def test_run_tree_names_tags_and_parameters(made, sweep, tracking_uri):
+def test_run_tree_names_tags_and_parameters(sweep, tracking_uri):
     parent_id = made.write_all(sweep, tracking_uri)
     seen = Seen(tracking_uri)
     parent = seen.one("sweep")
@@ -277,7 +282,7 @@ def test_run_tree_names_tags_and_parameters(made, sweep, tracking_uri):
     assert len({run.data.tags["foml.run_key"] for run in seen.runs}) == 9
 
 
-def test_artifacts_lie_beside_the_database(made, sweep, tracking_uri, tmp_path):
+def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
     made.write_all(sweep, tracking_uri)
     seen = Seen(tracking_uri)
     assert seen.location.startswith((tmp_path / "store" / "mlartifacts").as_uri())
@@ -293,7 +298,7 @@ def test_artifacts_lie_beside_the_database(made, sweep, tracking_uri, tmp_path):
         assert dict(zip(zip(mine.metric, mine.step, strict=True), mine.value, strict=True)) == flat
 
 
-def test_mean_curves_of_a_configuration(made, tmp_path, tracking_uri):
+def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
     trial = Trial(made.configuration("online"), (0, 1))
     sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=40)
     whole = sweep.whole[trial.key]
@@ -327,7 +332,7 @@ def test_mean_curves_of_a_configuration(made, tmp_path, tracking_uri):
     }  # fmt: skip
 
 
-def test_one_seed_has_no_interval(made, tmp_path, tracking_uri):
+def test_one_seed_has_no_interval(tmp_path, tracking_uri):
     trial = Trial(made.configuration("online"), (4,))
     made.write_all(made.make_sweep(tmp_path / "results", "sweep", trial), tracking_uri)
     run = Seen(tracking_uri).one("configuration")
@@ -336,7 +341,7 @@ def test_one_seed_has_no_interval(made, tmp_path, tracking_uri):
     }  # fmt: skip
 
 
-def test_a_diverged_seed_is_marked_and_not_averaged_away(made, tmp_path, tracking_uri):
+def test_a_diverged_seed_is_marked_and_not_averaged_away(tmp_path, tracking_uri):
     trial = Trial(made.configuration("foml", K=5), (0, 1, 2))
     sweep = made.make_sweep(tmp_path / "results", "sweep", trial)
     whole = sweep.whole[trial.key]
@@ -363,7 +368,7 @@ def test_a_diverged_seed_is_marked_and_not_averaged_away(made, tmp_path, trackin
     assert configuration.data.tags["foml.diverged"] == "1 at batch 25, 2 at batch 7"
 
 
-def test_nothing_stays_running(made, tmp_path, tracking_uri):
+def test_nothing_stays_running(tmp_path, tracking_uri):
     learners = ("foml", "tfs", "online", "toe", "replay", "lwf")
     trials = [Trial(made.configuration(learner), (0, 1)) for learner in learners]
     sweep = made.make_sweep(tmp_path / "results", "sweep", *trials)
@@ -395,7 +400,7 @@ def test_nothing_stays_running(made, tmp_path, tracking_uri):
     assert seen.one("seed", failed.configuration.hash, 1).data.tags["foml.error"] == "out of memory"
 
 
-def test_an_interrupted_trial_goes_on_in_the_same_runs(made, sweep, tracking_uri):
+def test_an_interrupted_trial_goes_on_in_the_same_runs(sweep, tracking_uri):
     trial = sweep.plan.trials[0]
     writer = writer_of(tracking_uri, sweep)
     writer.results(trial.key, sweep.part(trial, 0, 20))
@@ -416,7 +421,7 @@ def test_an_interrupted_trial_goes_on_in_the_same_runs(made, sweep, tracking_uri
     assert_seed_runs_hold(tracking_uri, sweep, trial)
 
 
-def test_what_is_complete_is_left_alone(made, sweep, tracking_uri):
+def test_what_is_complete_is_left_alone(sweep, tracking_uri):
     made.write_all(sweep, tracking_uri)
     before = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in Seen(tracking_uri).runs}
     writer = writer_of(tracking_uri, sweep)
@@ -430,7 +435,7 @@ def test_what_is_complete_is_left_alone(made, sweep, tracking_uri):
     assert after == before
 
 
-def test_a_grown_configuration_is_over_all_its_seeds(made, tmp_path, tracking_uri):
+def test_a_grown_configuration_is_over_all_its_seeds(tmp_path, tracking_uri):
     of = made.configuration("foml", K=5)
     first, second = Trial(of, (0, 1, 2)), Trial(of, (3, 4))
     made.write_all(made.make_sweep(tmp_path / "results", "sweep", first), tracking_uri)
@@ -454,7 +459,7 @@ def test_a_grown_configuration_is_over_all_its_seeds(made, tmp_path, tracking_ur
     assert Path(other).read_bytes() == b"learner of " + second.key.encode()
 
 
-def test_the_same_seeds_in_another_stack_are_another_computation(made, tmp_path, tracking_uri):
+def test_the_same_seeds_in_another_stack_are_another_computation(tmp_path, tracking_uri):
     of = made.configuration("foml", K=5)
     made.write_all(made.make_sweep(tmp_path / "results", "sweep", Trial(of, (0, 1, 2))), tracking_uri)
     fewer = Trial(of, (0, 1))
@@ -464,7 +469,7 @@ def test_the_same_seeds_in_another_stack_are_another_computation(made, tmp_path,
     assert_seed_runs_hold(tracking_uri, sweep, fewer)
 
 
-def test_names_may_be_anything(made, tmp_path, tracking_uri):
+def test_names_may_be_anything(tmp_path, tracking_uri):
     sweep = made.make_sweep(tmp_path / "results", NASTY, Trial(made.configuration("foml", K=5), (0, 1)))
     for _ in range(2):  # found again the second time
         parent_id = made.write_all(sweep, tracking_uri, NASTY)
@@ -479,7 +484,7 @@ def test_names_may_be_anything(made, tmp_path, tracking_uri):
     assert_seed_runs_hold(tracking_uri, sweep, sweep.plan.trials[0], NASTY)
 
 
-def test_forget_leaves_other_sweeps_alone(made, tmp_path, tracking_uri):
+def test_forget_leaves_other_sweeps_alone(tmp_path, tracking_uri):
     trial = Trial(made.configuration("foml"), (0,))
     for name in ("one", "one/two", NASTY):
         made.write_all(made.make_sweep(tmp_path / "results", name, trial), tracking_uri)
@@ -490,7 +495,7 @@ def test_forget_leaves_other_sweeps_alone(made, tmp_path, tracking_uri):
     assert len(Seen(tracking_uri).runs) == 3
 
 
-def test_points_go_in_by_the_thousand(made, tmp_path, tracking_uri):
+def test_points_go_in_by_the_thousand(tmp_path, tracking_uri):
     """MLflow refuses more than 1,000 metrics a call, and takes 3.6 ms for each that comes alone."""
     trial = Trial(made.configuration("foml"), (0,))
     sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=4_000)

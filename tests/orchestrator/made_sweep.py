@@ -1,0 +1,129 @@
+"""A sweep that nobody ran: a plan, curves drawn at random, and chunk files of them as trials write them."""
+
+import math
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator import chunks, tracking
+from orchestrator.metrics import Curves
+from orchestrator.plan import Configuration, Plan, Trial, short_hash
+
+BATCHES, BATCHES_PER_TASK, CHUNK, BATCH_SIZE = 60, 10, 20, 10
+START_MS = 1_700_000_000_000
+
+
+@dataclass
+class MadeSweep:
+    """`whole[key]` are a trial's curves at the end of its stream; what is asked for is cut from them."""
+
+    root: Path
+    plan: Plan
+    whole: dict[str, Curves] = field(default_factory=dict)
+
+    def part(self, trial: Trial, start: int, stop: int) -> Curves:
+        """The slice from batch `start` to before batch `stop`."""
+        whole = self.whole[trial.key]
+        at, ends = whole.evaluations["batch"], whole.chunks["batches"]
+        chunked = (ends > start) & (np.append(0, ends[:-1]) < stop)
+        return Curves(
+            list(trial.seeds),
+            start,
+            {name: curve[:, start:stop] for name, curve in whole.by_batch.items()},
+            {name: column[(at >= start) & (at < stop)] for name, column in whole.evaluations.items()},
+            {name: column[chunked] for name, column in whole.chunks.items()},
+            [batch if batch < stop else -1 for batch in whole.diverged],
+        )
+
+    def write_chunk(self, trial: Trial, stop: int | None = None) -> None:
+        """The chunk file after `stop` batches, or the last one, with the learner beside it."""
+        folder = trial.folder(self.root)
+        whole = self.whole[trial.key]
+        stop = whole.batches if stop is None else stop
+        attempt = chunks.claim(folder)
+        finished = stop == whole.batches
+        if finished:
+            (folder / chunks.LEARNER_FILE).write_bytes(b"learner of " + trial.key.encode())
+        chunks.write(folder, attempt, {"position": stop * BATCH_SIZE}, self.part(trial, 0, stop), finished)
+
+    def slices(self, trial: Trial) -> list[Curves]:
+        """Slice by slice, as the trial reports."""
+        stop = self.whole[trial.key].batches
+        return [self.part(trial, at, min(at + CHUNK, stop)) for at in range(0, stop, CHUNK)]
+
+
+def configuration(learner: str, **options: object) -> Configuration:
+    varying = " ".join(f"{key}={value}" for key, value in options.items())
+    stream = {"name": "rainbow_digits", "options": {"tasks": 6}, "schedule": {"name": "sequential"}, "store": "0" * 64}
+    return Configuration(
+        learner=learner,
+        options={"alpha1": 0.001, **options},
+        network="rainbow",
+        batch_size=BATCH_SIZE,
+        stream=stream,
+        label=f"{learner} {varying}".strip(),
+    )
+
+
+def curves_of(trial: Trial, batches: int = BATCHES, level: float = 0.5) -> Curves:
+    """Curves of a trial, the same whenever they are asked for."""
+    seeds, tasks = len(trial.seeds), batches // BATCHES_PER_TASK
+    rng = np.random.default_rng(int(short_hash([trial.key, batches]), 16))
+    ends = np.minimum(np.arange(CHUNK, batches + CHUNK, CHUNK), batches)
+    falling = level * (0.4 + 0.6 * np.exp(-np.arange(tasks) / 3))
+    distance = rng.standard_normal((seeds, batches))
+    distance[:, 0] = math.nan  # a diagnostic that there is none of yet
+    return Curves(
+        list(trial.seeds),
+        0,
+        {
+            "online_error": rng.integers(0, 11, (seeds, batches)) / 10,
+            "online_loss": rng.random((seeds, batches)),
+            "distance": distance,
+        },
+        {
+            "seed": np.tile(np.arange(seeds), tasks),
+            "task": np.repeat(np.arange(tasks), seeds),
+            "batch": np.repeat(np.arange(1, tasks + 1) * BATCHES_PER_TASK - 1, seeds),
+            "error": np.clip(falling + 0.04 * rng.standard_normal((seeds, tasks)), 0, 1).T.ravel(),
+            "loss": rng.random(seeds * tasks),
+        },
+        {
+            "batches": ends,
+            "time_ms": START_MS + 1_000 * (1 + np.arange(len(ends))),
+            "seconds": np.full(len(ends), 0.5),
+            "gradient_evaluations": np.diff(ends, prepend=0) * BATCH_SIZE * 3,
+        },
+    )
+
+
+def make_sweep(root: Path, name: str, *trials: Trial, batches: int = BATCHES) -> MadeSweep:
+    resolved = {"name": name, "objective": {"metric": "cumulative_error", "mode": "min"}, "seeds": [0, 1, 2]}
+    return MadeSweep(root, Plan(name, trials, resolved), {trial.key: curves_of(trial, batches) for trial in trials})
+
+
+def write_all(sweep: MadeSweep, uri: str, experiment: str = "experiment") -> str:
+    """Send the whole sweep through a writer. Returns the id of its run."""
+    writer = tracking.Writer(uri, experiment, sweep.plan, sweep.root, {"foml.git_commit": "abc"}, START_MS)
+    writer.start()
+    for trial in sweep.plan.trials:
+        sweep.write_chunk(trial)
+        for part in sweep.slices(trial):
+            writer.results(trial.key, part)
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    return writer.close("FINISHED")
+
+
+@pytest.fixture
+def tracking_uri(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
+    """An MLflow database of the test's own, in tmp_path/store."""
+    empty = tmp_path_factory.getbasetemp() / "empty" / "mlflow.db"
+    if not empty.exists():  # MLflow takes seconds to make its tables: once is enough
+        tracking.prepare(f"sqlite:///{empty}")
+    (tmp_path / "store").mkdir()
+    shutil.copy(empty, tmp_path / "store" / "mlflow.db")
+    return f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}"
