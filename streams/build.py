@@ -9,11 +9,12 @@ from pathlib import Path
 
 from streams import manifest as manifests
 from streams.cache import cache_folder, locked
+from streams.checks import check_collected, check_table
 from streams.errors import OptionError, StoreError, StreamsError, fault
-from streams.options import recipe_from_words
+from streams.options import option_faults, recipe_from_words
 from streams.progress import ProgressLine
 from streams.publish import publish, sweep_unfinished, write_images, write_seed
-from streams.recipe import Progress, Recipe, SeedTable, recipes, silent
+from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
 from streams.store import TaskStore
 
 
@@ -32,11 +33,14 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     Raises:
         SourceError: one line for every fault of the source.
         StoreError: `out` holds something else, or a damaged store.
-        OptionError: no seed, or one that is negative.
+        OptionError: no seed, or one that is negative, or options that do not go together.
     """
     wanted = _checked_seeds(seeds)
     folder = Path(out).expanduser().absolute()
     tell = silent if progress is None else progress
+    faults = option_faults(recipe)
+    if faults:
+        raise OptionError(*faults)
     with locked(folder):
         sweep_unfinished(folder)
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -65,6 +69,7 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = Non
 
 def _build_new(recipe: Recipe, seeds: list[int], folder: Path, progress: Progress) -> None:
     collected = recipe.collect(progress)
+    check_collected(recipe, collected)
 
     def write(unfinished: Path) -> None:
         progress("writing the store", 0, 1 + len(seeds))
@@ -72,7 +77,7 @@ def _build_new(recipe: Recipe, seeds: list[int], folder: Path, progress: Progres
         for done, seed in enumerate(seeds):
             progress("writing the store", 1 + done, 1 + len(seeds))
             (unfinished / f"seed-{seed}").mkdir()
-            write_seed(unfinished / f"seed-{seed}", seed, recipe.seed_table(collected.images, seed), manifest["hash"])
+            write_seed(unfinished / f"seed-{seed}", seed, _table(recipe, collected.images, seed), manifest["hash"])
         progress("writing the store", 1 + len(seeds), 1 + len(seeds))
 
     publish(folder, write)
@@ -83,9 +88,15 @@ def _add_seeds(recipe: Recipe, store: TaskStore, seeds: list[int], progress: Pro
         progress("adding seeds", done, len(seeds))
         folder = store.path / f"seed-{seed}"
         sweep_unfinished(folder)
-        table = recipe.seed_table(store.images, seed)
+        table = _table(recipe, store.images, seed)
         publish(folder, partial(_write_seed, seed=seed, table=table, store_hash=store.hash))
         progress("adding seeds", done + 1, len(seeds))
+
+
+def _table(recipe: Recipe, images: Images, seed: int) -> SeedTable:
+    table = recipe.seed_table(images, seed)
+    check_table(recipe, images, table)
+    return table
 
 
 def _write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> None:
@@ -113,8 +124,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", help="the folder that holds the source data (same as data=DIR)")
     parser.add_argument("--seeds", type=int, default=3, help="how many stream seeds, 0 to SEEDS-1 (default 3)")
     parser.epilog = f"recipes: {', '.join(sorted(recipes()))}"
+    parser.add_argument("--skip-bad", action="store_true", help="leave unreadable images out (same as skip_bad=true)")
     given = parser.parse_intermixed_args(arguments)
     words = [*given.options, *([f"data={given.data}"] if given.data is not None else [])]
+    words += ["skip_bad=true"] if given.skip_bad else []
     try:
         store = build(recipe_from_words(given.name, words), range(given.seeds), given.out, ProgressLine())
     except StreamsError as error:

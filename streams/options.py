@@ -1,13 +1,20 @@
-"""From `key=value` words to a recipe, with every wrong option told at once."""
+"""From names and `key=value` words to recipes and schedules, with every wrong option told at once."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
+from itertools import chain
 from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
 from streams.errors import OptionError, fault
 from streams.recipe import Recipe, recipes
+from streams.schedule import Schedule, schedules
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Options = TypeVar("Options", bound="DataclassInstance")
 
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": ("at least", lambda value, bound: value >= bound),
@@ -53,30 +60,55 @@ def recipe_from_options(name: str, options: Mapping[str, Any]) -> Recipe:
     Raises:
         OptionError: one line for every unknown key, wrong type or value out of range.
     """
-    kind = recipe_class(name)
+    recipe = from_options(recipe_class(name), name, options)
+    faults = recipe.check()
+    if faults:
+        raise OptionError(*faults)
+    return recipe
+
+
+def schedule_from_options(name: str, options: Mapping[str, Any]) -> Schedule:
+    """A schedule from its name and options; text is read as the option's type.
+
+    Raises:
+        OptionError: there is none of this name, or one line for every unknown key, wrong type or value out of range.
+    """
+    known = schedules()
+    if name not in known:
+        raise OptionError(fault("schedule", f"must be one of {', '.join(sorted(known))}", name, _nearest(name, known)))
+    return from_options(known[name], name, options)
+
+
+def from_options(kind: type[Options], where: str, options: Mapping[str, Any]) -> Options:
+    """An instance of a dataclass whose fields are options, with the bounds in the fields' metadata checked.
+
+    Raises:
+        OptionError: one line for every unknown key, wrong type or value out of range; lines begin with `where`.
+    """
     known = {item.name: item for item in fields(kind)}
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
     faults = []
     for key, given in options.items():
-        where = f"{name}.{key}"
         if key not in known:
-            faults.append(fault(where, "unknown option", given, _nearest(key, known)))
+            faults.append(fault(f"{where}.{key}", "unknown option", given, _nearest(key, known)))
             continue
         try:
             values[key] = _read(given, hints[key])
         except ValueError:
-            faults.append(fault(where, f"must be {_describe(hints[key])}", given))
+            faults.append(fault(f"{where}.{key}", f"must be {_describe(hints[key])}", given))
             continue
-        faults += bound_faults(where, known[key], values[key])
-    faults += [
-        fault(f"{name}.{key}", "must be given", remedy=str(item.metadata.get("description", "")))
-        for key, item in known.items()
-        if key not in options and item.metadata.get("required")
-    ]
+        faults += bound_faults(f"{where}.{key}", known[key], values[key])
     if faults:
         raise OptionError(*faults)
     return kind(**values)
+
+
+def option_faults(recipe: Recipe) -> list[str]:
+    """One line for every option of a recipe that is out of its bounds, or does not go with the others."""
+    items = fields(recipe)
+    bounds = [bound_faults(f"{recipe.name}.{item.name}", item, getattr(recipe, item.name)) for item in items]
+    return [*chain.from_iterable(bounds), *recipe.check()]
 
 
 def bound_faults(where: str, item: "Field[Any]", value: Any) -> list[str]:
@@ -117,4 +149,6 @@ def _describe(hint: Any) -> str:
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known are {', '.join(sorted(known))}" if known else "there are no options"

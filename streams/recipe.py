@@ -79,9 +79,14 @@ class SeedTable:
     tasks: list[dict[str, Any]]
 
 
-def location(description: str) -> Any:
+def location(description: str, default: Any = None) -> Any:
     """A dataclass field for an option that only says where data lies or how to read it: in no manifest and no hash."""
-    return field(default=None, metadata={"description": description, "location": True})
+    return field(default=default, metadata={"description": description, "location": True})
+
+
+def number(default: float, description: str, **bounds: float) -> Any:
+    """A dataclass field for an option that is a number, with its bounds (`ge`, `gt`, `le`, `lt`)."""
+    return field(default=default, metadata={"description": description, **bounds})
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,10 @@ class Recipe(ABC):
     @abstractmethod
     def labels(self, images: Images) -> int:
         """How many labels a datapoint can have (the outputs that a network needs)."""
+
+    def check(self) -> list[str]:
+        """One line for every fault among the options that the fields' bounds cannot express."""
+        return []
 
     def views(self) -> Views | None:
         """The looks in which images are drawn; None where images are shown as they are stored."""

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streams.cache import cache_folder, locked
+from streams.downloads import downloaded
 from streams.errors import SourceError, fault
+from streams.listing import fingerprint
 from streams.recipe import TEST, TRAIN, Collected, Images, Progress, silent
 
 SIDE = 28
@@ -49,7 +50,9 @@ def mnist_raw_folder(data: str | None) -> Path:
         SourceError: the folder is not there or holds no such files, or the download failed.
     """
     if data is None:
-        return _downloaded_mnist()
+        return downloaded(
+            "MNIST", "MNIST/raw", lambda folder: all(_present(folder, file.name) for file in _MNIST_FILES)
+        )
     root = Path(data).expanduser()
     if not root.is_dir():
         raise SourceError(
@@ -68,8 +71,7 @@ def mnist_fingerprint(data: str | None) -> str:
     if data is None:
         return ""
     folder = mnist_raw_folder(data)
-    paths = [path for file in _MNIST_FILES for path in _present(folder, file.name)]
-    return "\n".join(f"{path.absolute()} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in paths)
+    return fingerprint(path for file in _MNIST_FILES for path in _present(folder, file.name))
 
 
 def read_mnist(data: str | None, progress: Progress = silent) -> Collected:
@@ -155,21 +157,3 @@ def _parse_idx(content: bytes, file: _IdxFile, path: Path) -> npt.NDArray[np.uin
         rule = f"must hold {header + int(np.prod(file.shape))} bytes unpacked"
         raise SourceError(fault(path, rule, len(content), "it was cut: bring this file anew"))
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(file.shape)
-
-
-def _downloaded_mnist() -> Path:
-    root = cache_folder() / "downloads"
-    folder = root / "MNIST" / "raw"
-    with locked(root / "MNIST"):
-        if not all(_present(folder, file.name) for file in _MNIST_FILES):
-            try:
-                from torchvision.datasets import MNIST  # brings torch: only for the download
-            except ImportError:
-                remedy = "pip install torchvision, or name a folder with MNIST by data"
-                raise SourceError(fault("torchvision", "must be installed to download MNIST", remedy=remedy)) from None
-            try:
-                MNIST(str(root), download=True)
-            except (OSError, RuntimeError) as error:
-                remedy = "name a folder with MNIST by data"
-                raise SourceError(fault("MNIST", "could not be downloaded", error, remedy)) from None
-    return folder

@@ -18,7 +18,7 @@ import pyarrow as pa
 from streams import manifest as manifests
 from streams.errors import StoreError, fault
 from streams.recipe import SPLITS, Images
-from streams.views import Views
+from streams.views import Views, draw
 
 IMAGES = "images.arrow"
 DATAPOINTS = "datapoints.arrow"
@@ -35,7 +35,7 @@ _KEYS = (
     "files",
     "hash",
 )
-_SEED_KEYS = ("seed", "rows", "tasks", "content", "store", "files", "hash")
+SEED_KEYS = ("seed", "rows", "tasks", "content", "store", "files", "hash")
 
 
 def image_schema(bytes_per_image: int) -> pa.Schema:
@@ -198,6 +198,14 @@ class TaskStore:
         _, height, width = self.manifest["image"]["stored_shape"]
         return None if items is None else Views.from_json(items, height, width)
 
+    def draw(self, image_ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Images as they are shown: float32 [..., C, H, W] in 0..1, for image ids of any shape [...]."""
+        if self.views is not None:
+            return draw(self.pixels, self.views, image_ids)
+        chosen = self.pixels[np.asarray(image_ids, dtype=np.int64)].astype(np.float32)
+        chosen /= 255
+        return chosen
+
     @property
     def seeds(self) -> list[int]:
         """The stream seeds that the store holds, ascending."""
@@ -219,7 +227,7 @@ class TaskStore:
 
     def _seed_manifest(self, seed: int) -> dict[str, Any]:
         folder = self._seed_folder(seed)
-        manifest = manifests.read(folder, _SEED_KEYS)
+        manifest = manifests.read(folder, SEED_KEYS)
         if manifest["store"] != self.hash:
             rule = f"store: must be the hash of the store it lies in, {self.hash}"
             raise StoreError(fault(folder / manifests.NAME, rule, manifest["store"], "build this seed anew"))

@@ -1,0 +1,87 @@
+"""What must hold of a source and of a seed's table before they are written, whoever wrote the recipe."""
+
+from typing import Any
+
+import numpy as np
+
+from streams.errors import SourceError, fault
+from streams.recipe import SPLITS, TRAIN, Collected, Images, Recipe, SeedTable
+
+
+def check_collected(recipe: Recipe, collected: Collected) -> None:
+    """Check kinds, shapes and ranges of what a recipe has read.
+
+    Raises:
+        SourceError: one line for every fault.
+    """
+    pixels, images = collected.pixels, collected.images
+    where = recipe.name
+    faults = []
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 4:
+        raise SourceError(fault(where, "pixels must be uint8 [n, C, H, W]", _kind(pixels)))
+    if not len(pixels):
+        faults.append(fault(where, "must have at least one image", 0))
+    for name, column in (("classes", images.classes), ("splits", images.splits)):
+        if not isinstance(column, np.ndarray) or column.shape != (len(pixels),) or column.dtype.kind not in "iu":
+            faults.append(fault(where, f"{name} must be whole numbers [{len(pixels)}]", _kind(column)))
+    if not faults:
+        faults += _range(where, "classes", images.classes, len(images.class_names))
+        faults += _range(where, "splits", images.splits, len(SPLITS))
+    views = recipe.views()
+    if (1 if views is None else len(views)) * len(pixels) > np.iinfo(np.int32).max:
+        faults.append(fault(where, "views * images must be below 2**31, so that image ids are int32", len(pixels)))
+    if views is not None and pixels.shape[1:] != (1, views.height, views.width):
+        faults.append(fault(where, f"views need images of [1, {views.height}, {views.width}]", list(pixels.shape[1:])))
+    if faults:
+        raise SourceError(*faults)
+
+
+def check_table(recipe: Recipe, images: Images, table: SeedTable) -> None:
+    """Check kinds, shapes, ranges and order of a seed's table, and that no held-out image is trained on.
+
+    Raises:
+        SourceError: one line for every fault.
+    """
+    where, rows, tasks = f"{recipe.name}: datapoints", len(table.task), len(table.tasks)
+    count = len(images.classes)
+    views = recipe.views()
+    ids = count * (1 if views is None else len(views))
+    faults = []
+    columns: dict[str, tuple[Any, tuple[int, ...], int]] = {
+        "task": (table.task, (rows,), tasks),
+        "split": (table.split, (rows,), len(SPLITS)),
+        "image_ids": (table.image_ids, (rows, recipe.images_per_datapoint), ids),
+        "label": (table.label, (rows,), recipe.labels(images)),
+    }
+    for name, (column, shape, limit) in columns.items():
+        if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu" or column.shape != shape:
+            faults.append(fault(where, f"{name} must be whole numbers {list(shape)}", _kind(column)))
+        else:
+            faults += _range(where, name, column, limit)
+    if faults:
+        raise SourceError(*faults)
+    key = table.split.astype(np.int64) * tasks + table.task
+    if np.any(key[1:] < key[:-1]):
+        faults.append(fault(where, "rows must be sorted by (split, task)"))
+    counts = np.bincount(key, minlength=len(SPLITS) * tasks).reshape(len(SPLITS), tasks)
+    for split, number in SPLITS.items():
+        empty = np.flatnonzero(counts[number] == 0)
+        if len(empty):
+            faults.append(fault(where, f"every task must have {split} points", f"none in tasks {empty.tolist()}"))
+    trained = np.unique(table.image_ids[table.split == TRAIN] % count)
+    judged = np.unique(table.image_ids[table.split != TRAIN] % count)
+    both = np.intersect1d(trained, judged)
+    if len(both):
+        faults.append(fault(where, "no held-out image may be trained on", f"{len(both)} are, such as {both[0]}"))
+    if faults:
+        raise SourceError(*faults)
+
+
+def _range(where: str, name: str, column: np.ndarray[Any, Any], limit: int) -> list[str]:
+    if not len(column) or (column.min() >= 0 and column.max() < limit):
+        return []
+    return [fault(where, f"{name} must be within 0..{limit - 1}", f"{column.min()} to {column.max()}")]
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -1,0 +1,145 @@
+"""Tasks that are a few classes each, one class set growing out of the one before (METHODS §5, Online-CIFAR100)."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streams.errors import SourceError, fault
+from streams.randomness import generator
+from streams.recipe import SPLITS, TEST, TRAIN, VALIDATION, Images, Recipe, SeedTable, number
+
+Rows = npt.NDArray[np.int64]
+
+
+def class_chain(classes: int, tasks: int, per_task: int, keep: int, draw: np.random.Generator) -> Rows:
+    """The classes of each task: the next task keeps `keep` of the present ones and brings others, none of them present.
+
+    Args:
+        classes: how many there are, at least 2 * per_task - keep (one task: per_task).
+        tasks, per_task: how many tasks, and classes in each.
+        keep: classes that the next task keeps.
+        draw: where chance comes from.
+
+    Returns:
+        int64 [tasks, per_task].
+    """
+    chain = np.empty((tasks, per_task), dtype=np.int64)
+    chain[0] = draw.permutation(classes)[:per_task]
+    for task in range(1, tasks):
+        present = chain[task - 1]
+        absent = np.setdiff1d(np.arange(classes), present, assume_unique=True)
+        chain[task, :keep] = draw.permutation(present)[:keep]
+        chain[task, keep:] = draw.permutation(absent)[: per_task - keep]
+    return chain
+
+
+def deal_pools(
+    classes: npt.NDArray[np.int32], held_out: Callable[[int], tuple[int, int]], draw: np.random.Generator
+) -> npt.NDArray[np.uint8]:
+    """Deal each class's images into the pools 0 train, 1 validation, 2 test.
+
+    Args:
+        classes: int32 [n].
+        held_out: from a class's number of images to how many validate and how many test.
+        draw: where chance comes from.
+
+    Returns:
+        uint8 [n].
+    """
+    splits = np.full(len(classes), TRAIN, dtype=np.uint8)
+    for rows in rows_by_class(classes):
+        validation, test = held_out(len(rows))
+        dealt = draw.permutation(rows)
+        splits[dealt[:validation]] = VALIDATION
+        splits[dealt[validation : validation + test]] = TEST
+    return splits
+
+
+def rows_by_class(classes: npt.NDArray[np.int32], count: int | None = None) -> list[Rows]:
+    """The rows of each class, ascending; `count` classes, where the last ones may have none."""
+    sizes = np.bincount(classes, minlength=count or 0)
+    return np.split(np.argsort(classes, kind="stable"), np.cumsum(sizes)[:-1])
+
+
+@dataclass(frozen=True)
+class ClassTasks(Recipe):
+    """What streams over classes share: the chain of classes and the pools; a subclass says what a datapoint is.
+
+    The pools (which image trains, validates, tests) belong to the store and are the same for every seed, so that no
+    seed trains on an image that another is judged by.
+    """
+
+    least_images: ClassVar[int] = 1
+    """Images of a class that each pool must have for a datapoint to be drawn from it."""
+
+    tasks: int = number(100, "tasks in a stream", ge=1)
+    classes_per_task: int = number(5, "classes in a task", ge=2)
+    keep: int = number(2, "classes that the next task keeps of the present one", ge=0)
+    train: int = number(400, "training points of a task", ge=2)
+    validation: int = number(100, "validation points of a task", ge=2)
+    test: int = number(100, "test points of a task", ge=2)
+
+    @abstractmethod
+    def draw_points(self, pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+        """Draw a task's datapoints of one split, in the order of the stream.
+
+        Args:
+            pools: the rows of each of the task's classes in the split.
+            count: how many datapoints.
+            draw: where chance comes from.
+
+        Returns:
+            int64 [count, V] rows; fewer than `count` where the pools hold no more.
+        """
+
+    @abstractmethod
+    def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
+        """int32 [n]: the labels of datapoints of these images (rows: int64 [n, V])."""
+
+    def check(self) -> list[str]:
+        """At least one class must be new in the next task."""
+        if self.keep < self.classes_per_task:
+            return []
+        return [fault(f"{self.name}.keep", f"must be below classes_per_task, {self.classes_per_task}", self.keep)]
+
+    def seed_table(self, images: Images, seed: int) -> SeedTable:
+        """The seed's chain of classes, and the datapoints drawn from each task's classes."""
+        _check_classes(self, images)
+        names = images.class_names
+        order = generator(seed, f"{self.name}/classes")
+        chain = class_chain(len(names), self.tasks, self.classes_per_task, self.keep, order)
+        rows, tasks, splits = [], [], []
+        for split, count in ((TRAIN, self.train), (VALIDATION, self.validation), (TEST, self.test)):
+            draw = generator(seed, f"{self.name}/points {split}")
+            inside = np.flatnonzero(images.splits == split)
+            pools = [inside[part] for part in rows_by_class(images.classes[inside], len(names))]
+            for task, present in enumerate(chain):
+                drawn = self.draw_points([pools[each] for each in present], count, draw)
+                rows.append(drawn)
+                tasks.append(np.full(len(drawn), task, dtype=np.int32))
+                splits.append(np.full(len(drawn), split, dtype=np.uint8))
+        image_ids = np.concatenate(rows)
+        about = [{"classes": [names[each] for each in present]} for present in chain]
+        labels = self.point_labels(images, image_ids)
+        return SeedTable(np.concatenate(tasks), np.concatenate(splits), image_ids.astype(np.int32), labels, about)
+
+
+def _check_classes(recipe: ClassTasks, images: Images) -> None:
+    """Raise SourceError where there are too few classes for the tasks asked for, or too few images in some."""
+    count = len(images.class_names)
+    needed = recipe.classes_per_task + (recipe.classes_per_task - recipe.keep) * (recipe.tasks > 1)
+    faults = []
+    if count < needed:
+        rule = f"tasks of {recipe.classes_per_task} classes that keep {recipe.keep} need at least {needed} classes"
+        faults.append(fault(recipe.name, rule, count, "bring more classes, lower classes_per_task, or raise keep"))
+    for split, number_of in SPLITS.items():
+        sizes = np.bincount(images.classes[images.splits == number_of], minlength=count)
+        for each in np.flatnonzero(sizes < recipe.least_images):
+            rule = f"must have at least {recipe.least_images} {split} images"
+            faults.append(fault(f"class {images.class_names[each]}", rule, sizes[each], "bring more or leave it out"))
+    if faults:
+        raise SourceError(*faults)

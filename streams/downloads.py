@@ -1,0 +1,37 @@
+"""Data sets that torchvision can download, brought into the cache folder once per node."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from streams.cache import cache_folder, locked
+from streams.errors import SourceError, fault
+
+
+def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> Path:
+    """The folder of a data set in the cache, downloaded by torchvision if it is not complete there.
+
+    Args:
+        dataset: the class in `torchvision.datasets`.
+        folder: where that class puts its files, below its root.
+        complete: tells whether all files are in a folder.
+
+    Raises:
+        SourceError: torchvision is not installed, or the download failed.
+    """
+    root = cache_folder() / "downloads"
+    target = root / folder
+    with locked(root / dataset):
+        if not complete(target):
+            try:
+                from torchvision import datasets  # brings torch: only for a download
+            except ImportError:
+                remedy = f"pip install torchvision, or name a folder with {dataset} by data"
+                raise SourceError(
+                    fault("torchvision", f"must be installed to download {dataset}", remedy=remedy)
+                ) from None
+            try:
+                getattr(datasets, dataset)(str(root), download=True)
+            except (OSError, RuntimeError) as error:
+                remedy = f"name a folder with {dataset} by data"
+                raise SourceError(fault(dataset, "could not be downloaded", error, remedy)) from None
+    return target

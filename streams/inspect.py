@@ -1,0 +1,123 @@
+"""Look at a task store: `python -m streams.inspect DIR` prints what it holds and draws the first tasks as a PNG."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streams import manifest as manifests
+from streams.errors import StreamsError
+from streams.recipe import SPLITS
+from streams.store import Table, TaskStore
+from streams.stream import Stream
+
+_LONG = 160
+_FRAME = 2
+_SAME, _DIFFERENT = (0.1, 0.7, 0.2), (0.85, 0.15, 0.15)
+
+
+def describe(store: TaskStore) -> Iterator[str]:
+    """Lines that tell a store's manifest, its counts, and the balance of its labels."""
+    yield f"{store.path}: {store.name}, hash {store.hash}"
+    for key, value in store.manifest.items():
+        yield f"  {key}: {_short(value)}"
+    for kind in ("notices", "skipped"):
+        for line in store.manifest["source"].get(kind, []):
+            yield f"  {kind}: {line}"
+    stored, shown = store.manifest["image"]["stored_shape"], list(store.shape)
+    yield f"images: {store.count:,} of {stored} stored, {shown} shown, {store.images_per_datapoint} to a datapoint"
+    pools = np.bincount(store.splits_of, minlength=len(SPLITS))
+    yield "  pools: " + ", ".join(f"{name} {pools[number]:,}" for name, number in SPLITS.items())
+    yield f"  of a class: {_spread(np.bincount(store.classes_of, minlength=len(store.manifest['class_names'])))}"
+    for seed in store.seeds:
+        table = store.table(seed)
+        yield f"seed {seed}: {len(table.manifest['tasks']):,} tasks, {len(table.label):,} datapoints"
+        for name, number in SPLITS.items():
+            yield f"  {name}: {_spread(np.diff(table.starts[number]))} a task; {_balance(store, table, number)}"
+
+
+def _short(value: Any) -> str:
+    line = manifests.canonical(value)
+    if len(line) <= _LONG:
+        return line
+    size = f", {len(value)} in all" if isinstance(value, list | dict) else ""
+    return f"{line[:_LONG]} ...{size}"
+
+
+def _spread(counts: npt.NDArray[np.int64]) -> str:
+    least, most = int(counts.min()), int(counts.max())
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _balance(store: TaskStore, table: Table, split: int) -> str:
+    shares = np.bincount(table.label[table.split == split], minlength=store.classes)
+    shares = shares / max(1, shares.sum())
+    if store.classes <= 12:
+        return "labels " + ", ".join(f"{label}: {share:.1%}" for label, share in enumerate(shares))
+    return f"{store.classes} labels of {shares.min():.2%} to {shares.max():.2%}"
+
+
+def contact_sheet(store: TaskStore, seed: int, tasks: int = 8, columns: int = 12) -> npt.NDArray[np.uint8]:
+    """Draw the first training points of the first tasks, a row each; the two images of a pair one above the other.
+
+    A pair's frame is green where its images are of one class, red where not.
+
+    Returns:
+        uint8 [height, width, 3].
+    """
+    stream = Stream(store, seed)
+    starts = [0, *(position for position, _ in stream.ends)]
+    rows = [_row(store, stream, starts[task], columns) for task in range(min(tasks, stream.tasks))]
+    return (np.concatenate(rows) * 255 + 0.5).astype(np.uint8)
+
+
+def _row(store: TaskStore, stream: Stream, start: int, columns: int) -> npt.NDArray[np.float32]:
+    points = stream.read(start, columns)
+    drawn = np.broadcast_to(
+        store.draw(points.image_ids), (len(points), store.images_per_datapoint, 3, *store.shape[1:])
+    )
+    zoom = max(1, 84 // store.shape[1])
+    large = drawn.repeat(zoom, axis=-2).repeat(zoom, axis=-1).transpose(0, 1, 3, 4, 2)
+    tiles = large.reshape(len(points), -1, *large.shape[3:])  # the images of a pair stand one above the other
+    row = np.ones((tiles.shape[1] + 2 * _FRAME, columns * (tiles.shape[2] + 2 * _FRAME), 3), dtype=np.float32)
+    for column, (tile, label) in enumerate(zip(tiles, points.labels, strict=True)):
+        left = column * (tile.shape[1] + 2 * _FRAME)
+        if store.images_per_datapoint == 2:
+            row[:, left : left + tile.shape[1] + 2 * _FRAME] = _SAME if label else _DIFFERENT
+        row[_FRAME:-_FRAME, left + _FRAME : left + _FRAME + tile.shape[1]] = tile
+    return row
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 0, or 2 with one line per fault."""
+    parser = argparse.ArgumentParser(
+        "python -m streams.inspect", description="Print what a task store holds, and draw it."
+    )
+    parser.add_argument("store", help="the store's folder")
+    parser.add_argument("--seed", type=int, help="the seed to draw (its first if not given)")
+    parser.add_argument("--tasks", type=int, default=8, help="how many tasks to draw (default 8)")
+    parser.add_argument("--png", type=Path, help="where to (default NAME-seed-SEED.png in the present folder)")
+    given = parser.parse_args(arguments)
+    try:
+        store = TaskStore.open(given.store)
+        for line in describe(store):
+            print(line)
+        seed = given.seed if given.seed is not None else next(iter(store.seeds), 0)
+        sheet = contact_sheet(store, seed, given.tasks)
+    except StreamsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    from PIL import Image  # after everything that needs no Pillow
+
+    png = given.png or Path(f"{store.name}-seed-{seed}.png")
+    Image.fromarray(sheet).save(png)
+    print(f"first tasks of seed {seed}: {png}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""Folders of images: what counts as a class, how images are cut and resized, and what bad files do."""
+
+import shutil
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from streams.build import build, main
+from streams.decode import decode
+from streams.errors import OptionError, SourceError
+from streams.image_folder import ImageFolder, ImageFolderPairs
+from streams.options import recipe_from_options
+from streams.recipe import TEST, TRAIN, VALIDATION
+from streams.store import TaskStore
+
+SMALL: dict[str, Any] = {"tasks": 4, "train": 20, "validation": 6, "test": 6, "size": 8}
+
+
+@pytest.fixture
+def copy(made_folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made_folder, tmp_path / "images")
+    return tmp_path / "images"
+
+
+def save(path: Path, pixels: np.ndarray, **options: Any) -> None:
+    Image.fromarray(pixels).save(path, **options)
+
+
+def test_single_images(made_folder: Path, tmp_path: Path) -> None:
+    store = build(ImageFolder(data=str(made_folder), **SMALL), [0, 1], tmp_path / "store")
+    assert (store.shape, store.classes, store.images_per_datapoint, store.count) == ((3, 8, 8), 11, 1, 132)
+    assert store.manifest["class_names"][:2] == ["class 00", "class 01"]
+    assert np.bincount(store.splits_of).tolist() == [11 * 8, 11 * 2, 11 * 2]  # 15 % of 12 are 2
+    np.testing.assert_array_equal(store.pixels[:, 0, 3, 3], 20 * store.classes_of)
+    for seed in (0, 1):
+        table = store.table(seed)
+        np.testing.assert_array_equal(table.label, store.classes_of[table.image_ids[:, 0]])
+        for task in range(4):
+            mine = table.task == task
+            assert len(set(table.label[mine])) == 5
+            assert len(set(table.image_ids[mine, 0])) == mine.sum()  # no image twice in a task
+        for split in (TRAIN, VALIDATION, TEST):
+            assert set(store.splits_of[table.image_ids[table.split == split, 0]]) == {split}
+        classes = [set(about["classes"]) for about in table.manifest["tasks"]]
+        assert not any(a & b for a, b in pairwise(classes))
+
+
+def test_a_task_takes_all_images_where_there_are_fewer(made_folder: Path, tmp_path: Path) -> None:
+    store = build(ImageFolder(data=str(made_folder), tasks=2, size=8), [0], tmp_path / "store")
+    assert np.diff(store.table(0).starts, axis=1).tolist() == [[40, 40], [10, 10], [10, 10]]
+
+
+def test_pairs_and_deeper_folders(copy: Path, tmp_path: Path) -> None:
+    for number in range(11):  # alphabet/character/drawing, as Omniglot has it
+        target = copy / f"part {number % 2}"
+        target.mkdir(exist_ok=True)
+        (copy / f"class {number:02d}").rename(target / f"class {number:02d}")
+    store = build(ImageFolderPairs(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert store.manifest["class_names"][:2] == ["part 0/class 00", "part 0/class 02"]
+    table = store.table(0)
+    left, right = table.image_ids.T
+    np.testing.assert_array_equal(table.label, store.classes_of[left] == store.classes_of[right])
+    assert (left != right).all()
+    assert table.label.mean() == 0.5
+
+
+def test_other_files_are_passed_over_and_counted(copy: Path) -> None:
+    (copy / "class 00" / "Thumbs.db").write_bytes(b"x")
+    (copy / "class 00" / ".hidden.png").write_bytes(b"x")
+    (copy / "loose.png").write_bytes(b"x")  # in no class folder
+    collected = ImageFolder(data=str(copy), size=8).collect()
+    assert len(collected.pixels) == 132
+    assert collected.source["notices"] == ["3 files that are not images are left out"]
+
+
+def test_every_bad_image_is_named_before_anything_is_written(copy: Path, tmp_path: Path) -> None:
+    empty, cut, text = (copy / name for name in ("class 00/00.png", "class 05/03.png", "class 10/11.png"))
+    empty.write_bytes(b"")
+    cut.write_bytes(cut.read_bytes()[:-4])
+    text.write_text("not an image")
+    with pytest.raises(SourceError) as caught:
+        build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert caught.value.faults == (
+        f"{empty}: is no whole image (got 0 bytes)",
+        f"{cut}: is no whole image (got OSError: the end of the file is missing)",
+        f"{text}: is no whole image (got not an image format that Pillow knows)",
+    )
+    assert not (tmp_path / "store").exists()
+
+
+def test_skip_bad_leaves_them_out_and_records_which(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copy / "class 00" / "00.png").write_bytes(b"")
+    (copy / "class 05" / "03.png").write_text("not an image")
+    out = tmp_path / "store"
+    words = ["image_folder", "--data", str(copy), "--out", str(out), "--seeds", "1", "size=8", "tasks=2"]
+    assert main(words) == 2
+    assert len([line for line in capsys.readouterr().err.splitlines() if "is no whole image" in line]) == 2
+    assert main([*words, "--skip-bad"]) == 0
+    store = TaskStore.open(out, verify=True)
+    assert store.count == 130
+    assert store.manifest["source"]["skipped"] == ["class 00/00.png", "class 05/03.png"]
+    np.testing.assert_array_equal(store.pixels[:, 0, 3, 3], 20 * store.classes_of)
+    assert "skip_bad" not in store.manifest["recipe"]
+
+
+@pytest.mark.parametrize(("kind", "least"), [(ImageFolder, 3), (ImageFolderPairs, 6)])
+def test_classes_with_too_few_images_are_all_named(copy: Path, kind: type, least: int) -> None:
+    for number in (2, 7):
+        for image in range(1, 12):
+            (copy / f"class {number:02d}" / f"{image:02d}.png").unlink()
+    with pytest.raises(SourceError) as caught:
+        kind(data=str(copy), size=8).collect()
+    assert caught.value.faults == tuple(
+        f"class class {number:02d}: must have at least {least} images, {least // 3} to train, validate and test each "
+        "(got 1); bring more images or leave the class out"
+        for number in (2, 7)
+    )
+
+
+def test_fewer_classes_than_a_task_needs(copy: Path, tmp_path: Path) -> None:
+    for number in range(4, 11):
+        shutil.rmtree(copy / f"class {number:02d}")
+    with pytest.raises(SourceError) as caught:
+        build(ImageFolderPairs(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert str(caught.value) == (
+        "image_folder_pairs: tasks of 5 classes that keep 2 need at least 8 classes (got 4); "
+        "bring more classes, lower classes_per_task, or raise keep"
+    )
+    few = {**SMALL, "classes_per_task": 3}
+    assert build(ImageFolderPairs(data=str(copy), **few), [0], tmp_path / "store").table(0).label.mean() == 0.5
+
+
+def test_class_folders_named_like_numbers_or_truths_are_names(made_folder: Path, tmp_path: Path) -> None:
+    for name, origin in (("1.5", 0), ("2.0", 1), ("True", 2), ("10", 3), ("False", 4), ("9", 5)):
+        shutil.copytree(made_folder / f"class {origin:02d}", tmp_path / "images" / name)
+    collected = ImageFolder(data=str(tmp_path / "images"), size=8).collect()
+    assert collected.images.class_names == ("1.5", "10", "2.0", "9", "False", "True")
+
+
+def test_folders_that_hold_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="data: must hold folders with images"):
+        ImageFolder(data=str(tmp_path)).collect()
+    with pytest.raises(SourceError, match="data: must be a folder that exists"):
+        ImageFolder(data=str(tmp_path / "no")).collect()
+
+
+def test_options_that_do_not_go_together_are_told_at_once() -> None:
+    options = {"channels": 2, "validation_share": 0.5, "test_share": 0.5, "keep": 5, "train": 41}
+    with pytest.raises(OptionError) as caught:
+        recipe_from_options("image_folder_pairs", options)
+    assert sorted(line.partition(":")[0] for line in caught.value.faults) == [
+        f"image_folder_pairs.{key}" for key in ("channels", "data", "keep", "test_share", "train")
+    ]
+
+
+def test_the_middle_square_is_resized(tmp_path: Path) -> None:
+    pixels = np.zeros((20, 60, 3), dtype=np.uint8)
+    pixels[:, :20], pixels[:, 20:40], pixels[:, 40:] = (255, 0, 0), (0, 200, 0), (0, 0, 255)
+    save(tmp_path / "wide.png", pixels)
+    save(tmp_path / "tall.png", pixels.transpose(1, 0, 2).copy())
+    decoded = decode(tmp_path, ["wide.png", "tall.png"], 10, 3)
+    assert decoded.bad == {}
+    assert (decoded.pixels == np.array([0, 200, 0]).reshape(1, 3, 1, 1)).all()
+
+
+def test_a_crop_takes_so_many_pixels_of_the_middle(tmp_path: Path) -> None:
+    pixels = np.zeros((30, 30), dtype=np.uint8)
+    pixels[10:20, 10:20] = 250
+    save(tmp_path / "grey.png", pixels)
+    assert (decode(tmp_path, ["grey.png"], 5, 1, crop=10).pixels == 250).all()
+    whole = decode(tmp_path, ["grey.png"], 30, 1, crop=200).pixels[0, 0]  # the image is smaller: all of it
+    np.testing.assert_array_equal(whole, pixels)
+
+
+def test_every_usual_kind_of_pixels_is_read(tmp_path: Path) -> None:
+    grey = np.full((8, 8), 100, dtype=np.uint8)
+    image = Image.fromarray(grey)
+    for mode in ("L", "LA", "P", "RGB", "RGBA", "CMYK"):
+        image.convert(mode).save(tmp_path / f"{mode}.tif")
+    Image.fromarray(grey > 0).save(tmp_path / "1.png")
+    names = ["L.tif", "LA.tif", "P.tif", "RGB.tif", "RGBA.tif", "CMYK.tif", "1.png"]
+    decoded = decode(tmp_path, names, 4, 3)
+    assert decoded.bad == {}
+    assert decoded.pixels[:6].min() == decoded.pixels[:6].max() == 100
+    assert (decoded.pixels[6] == 255).all()
+
+
+def test_turned_photographs_stand_upright(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 8, 3), dtype=np.uint8)
+    pixels[:4] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it a quarter clockwise
+    save(tmp_path / "turned.png", pixels, exif=exif)
+    upright = decode(tmp_path, ["turned.png"], 8, 1).pixels[0, 0]
+    np.testing.assert_array_equal(upright, np.rot90(pixels[:, :, 0], -1))
+
+
+def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "deep.png", np.full((8, 8), 40_000, dtype=np.uint16))
+    (line,) = decode(tmp_path, ["deep.png"], 4, 1).bad.values()
+    assert "pixels have more than 8 bits; convert the image" in line
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
+def test_any_cut_of_any_format_is_noticed(tmp_path: Path, form: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    save(tmp_path / "whole", pixels, format=form)
+    content = (tmp_path / "whole").read_bytes()
+    cuts = [*range(1, 30), *range(30, len(content), len(content) // 20), len(content)]
+    for cut in cuts:
+        (tmp_path / f"{cut}").write_bytes(content[:-cut])
+    decoded = decode(tmp_path, ["whole", *map(str, cuts)], 8, 3)
+    assert sorted(decoded.bad) == list(range(1, len(cuts) + 1))
+
+
+def test_the_digest_tells_names_and_contents_apart(made_folder: Path) -> None:
+    names = ["class 00/00.png", "class 00/01.png"]
+    first = decode(made_folder, names, 4, 3).digest
+    assert first == decode(made_folder, names, 8, 1).digest
+    assert first != decode(made_folder, names[::-1], 4, 3).digest
+
+
+def test_omniglot_as_pairs(real_data: Path, tmp_path: Path) -> None:
+    archive = real_data / "omniglot" / "images_background_small1.zip"
+    if not archive.is_file():
+        pytest.skip(f"no {archive}")
+    zipfile.ZipFile(archive).extractall(tmp_path)
+    recipe = ImageFolderPairs(data=str(tmp_path / "images_background_small1"), tasks=30, size=28, channels=1)
+    store = build(recipe, [0], tmp_path / "store")
+    assert store.shape == (1, 28, 28)
+    assert store.count == 20 * len(store.manifest["class_names"])
+    assert np.bincount(store.splits_of).tolist() == [
+        14 * store.count // 20,
+        3 * store.count // 20,
+        3 * store.count // 20,
+    ]
+    table = store.table(0)
+    left, right = table.image_ids.T
+    np.testing.assert_array_equal(table.label, store.classes_of[left] == store.classes_of[right])
+    # drawings of one character are more alike than of two
+    far = np.abs(store.pixels[left].astype(float) - store.pixels[right]).mean(axis=(1, 2, 3))
+    assert far[table.label == 1].mean() < 0.95 * far[table.label == 0].mean()

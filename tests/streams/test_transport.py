@@ -1,0 +1,108 @@
+"""Stores at an address: brought once, checked, completed."""
+
+import os
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streams.build import build
+from streams.errors import StoreError
+from streams.rainbow import RainbowDigits
+from streams.store import TaskStore
+from streams.transport import localise
+
+
+@pytest.fixture
+def remote(digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(digits_store.path, tmp_path / "remote" / "store")
+    return tmp_path / "remote" / "store"
+
+
+def test_a_local_folder_stays_where_it_is(digits_store: TaskStore, tmp_path: Path) -> None:
+    assert localise(digits_store.path) == digits_store.path
+    assert localise(str(tmp_path)) == tmp_path
+
+
+def test_an_address_is_copied_into_the_cache_by_its_hash(digits_store: TaskStore, remote: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    path = localise(f"file://{remote}", lambda *facts: told.append(facts))
+    assert path == tmp_path / "cache" / "copies" / digits_store.hash
+    store = TaskStore.open(path, verify=True)
+    assert (store.hash, store.seeds) == (digits_store.hash, [0, 1, 2])
+    np.testing.assert_array_equal(store.pixels[99], digits_store.pixels[99])
+    size = (remote / "images.arrow").stat().st_size
+    assert (f"copying file://{remote}/images.arrow", size, size) in told
+
+
+def test_what_is_here_is_not_copied_again(remote: Path) -> None:
+    path = localise(f"file://{remote}/")
+    before = {str(file): file.stat().st_mtime_ns for file in path.rglob("*")}
+    told: list[object] = []
+    assert localise(f"file://{remote}", lambda *facts: told.append(facts)) == path
+    assert told == []
+    assert {str(file): file.stat().st_mtime_ns for file in path.rglob("*")} == before
+
+
+def test_seeds_added_at_the_address_follow(remote: Path) -> None:
+    shutil.rmtree(remote / "seed-1")
+    path = localise(f"file://{remote}")
+    assert TaskStore.open(path).seeds == [0, 2]
+    build(RainbowDigits(), range(4), remote)
+    assert localise(f"file://{remote}") == path
+    assert TaskStore.open(path, verify=True).seeds == [0, 1, 2, 3]
+
+
+def bring(address: str) -> tuple[str, int, int]:
+    copied = []
+    path = localise(address, lambda *facts: copied.append(facts))
+    store = TaskStore.open(path, verify=True)
+    return str(path), len(copied), len(store.seeds)
+
+
+def test_four_processes_at_once_copy_once(remote: Path, tmp_path: Path) -> None:
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        brought = list(pool.map(bring, [f"file://{remote}"] * 4))
+    assert len({path for path, _, _ in brought}) == 1
+    assert sorted(pieces for _, pieces, _ in brought) == [0, 0, 0, 8]  # one process copied the eight files
+    assert [seeds for _, _, seeds in brought] == [3] * 4
+    left = [path.name for path in (tmp_path / "cache" / "copies").iterdir()]
+    assert sorted(left) == sorted([Path(brought[0][0]).name, f".{Path(brought[0][0]).name}.lock"])
+
+
+@pytest.mark.parametrize("name", ["images.arrow", "seed-2/datapoints.arrow", "manifest.json", "seed-2/manifest.json"])
+def test_a_changed_byte_at_the_address_never_arrives(remote: Path, tmp_path: Path, name: str) -> None:
+    content = bytearray((remote / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (remote / name).write_bytes(content)
+    with pytest.raises(StoreError) as caught:
+        localise(f"file://{remote}")
+    origin = f"file://{remote}/" + ("seed-2" if "seed" in name else "")
+    assert all(line.startswith(origin) for line in caught.value.faults)
+    assert str(tmp_path / "cache") not in str(caught.value)
+    copies = list((tmp_path / "cache" / "copies").glob("[!.]*"))
+    assert all("seed-2" not in os.listdir(copy) for copy in copies)
+    assert len(copies) == ("seed" in name)
+
+
+def test_addresses_that_lead_nowhere_are_one_line(tmp_path: Path) -> None:
+    for address, said in (
+        (f"file://{tmp_path}/no", "manifest.json: cannot be read"),
+        ("gopher://host/store", "must be an address that pyarrow.fs can open"),
+    ):
+        with pytest.raises(StoreError) as caught:
+            localise(address)
+        assert len(caught.value.faults) == 1
+        assert "\n" not in str(caught.value)
+        assert said in str(caught.value)
+
+
+def test_a_manifest_without_a_hash_is_refused(remote: Path) -> None:
+    for content, said in (("[]", "cannot be read as JSON"), ('{"hash": "../x"}', r"must be a sha256 \(got \.\./x\)")):
+        (remote / "manifest.json").write_text(content)
+        with pytest.raises(StoreError, match=said):
+            localise(f"file://{remote}")
