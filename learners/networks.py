@@ -226,8 +226,14 @@ def _unflatten(flat: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]
 NETWORKS: dict[str, Callable[[Sequence[int], int], EmbeddingNet]] = {"rainbow": RainbowNet, "siamese": SiameseNet}
 
 
-def build(name: str, image_shape: Sequence[int], classes: int, **where: Any) -> Network:
-    """The network called `name` for images of (C, H, W); `where` is `device` and `dtype`."""
+def build(name: str, image_shape: Sequence[int], classes: int, *, tangent: bool = True, **where: Any) -> Network:
+    """The network called `name` for images of (C, H, W); `where` is `device` and `dtype`.
+
+    With `tangent` its training passes are the hand-written ones of `learners.tangent`, else autograd's: equal values.
+    """
     if name not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(sorted(NETWORKS))} (got {name})")
-    return Network(lambda: NETWORKS[name](image_shape, classes), **where)
+    from learners import tangent as by_hand  # here, because it is built on this file
+
+    kind = by_hand.KINDS.get(name, Network) if tangent else Network
+    return kind(lambda: NETWORKS[name](image_shape, classes), **where)

@@ -1,0 +1,193 @@
+"""Training passes by hand for the networks of the paper: the gradient, and its tangent (Pearlmutter's R-operator).
+
+A Hessian-vector product H v is the derivative of the gradient along v: a sweep forward that carries the tangents of all
+activations along, and a sweep backward that carries those of all gradients. Written out layer by layer, each layer
+reuses what the gradient left behind, nothing is kept but tensors, and no autograd graph is made: only a loss other
+than cross-entropy is differentiated by autograd, on the logits alone. Values equal those of `AutogradPass`.
+
+Source: Pearlmutter 1994, "Fast Exact Multiplication by the Hessian".
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from learners.networks import CrossEntropy, EmbeddingNet, Loss, Network, RainbowNet, TrainingPass
+from learners.tangent_rainbow import RainbowStages, RainbowSweeps
+
+_PICTURES_AT_ONCE = 16
+"""Predictions on a CPU go through in batches of at most this size, so that activations stay in the cache."""
+
+
+class Sweeps(Protocol):
+    """A forward sweep for some replicates that has been made, and the three that may follow."""
+
+    logits: Tensor
+    statistics: Tensor
+
+    def backward(self, slope: Tensor, gradient: Tensor) -> None:
+        """Write the gradient [R, P], given that by the logits, `slope` [R, B, C]."""
+
+    def tangent(self, v: Tensor) -> Tensor:
+        """The tangent [R, B, C] of the logits along v [R, P]. Only after `backward`."""
+
+    def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
+        """Write the tangent of the gradient [R, P], given that by the logits. Only straight after `tangent`."""
+
+
+class LogitLoss:
+    """Losses [R] of logits [R, B, C]: values, `slope` (gradient by the logits) and the slope's tangent."""
+
+    values: Tensor
+    slope: Tensor
+
+    def curvature(self, tangent: Tensor, rows: slice) -> Tensor:
+        """The tangent of `slope[rows]` when the logits of these replicates move along `tangent` [rows, B, C]."""
+        raise NotImplementedError
+
+
+class CrossEntropyByHand(LogitLoss):
+    """p − y, divided by B, and (diag(p) − p pᵀ) / B."""
+
+    def __init__(self, loss: CrossEntropy, logits: Tensor) -> None:
+        labels = loss.y.unsqueeze(2)
+        log_p = torch.log_softmax(logits, 2)
+        self.values = -log_p.gather(2, labels).squeeze(2).mean(1)
+        self._p = log_p.exp_()
+        ones = torch.ones_like(labels, dtype=logits.dtype)
+        self.slope = self._p.scatter_add(2, labels, -ones).div_(logits.shape[1])
+
+    def curvature(self, tangent: Tensor, rows: slice) -> Tensor:
+        p = self._p[rows]
+        weighted = p * tangent
+        return torch.addcmul(weighted, p, weighted.sum(2, keepdim=True), value=-1).div_(p.shape[1])
+
+
+class AnyLoss(LogitLoss):
+    """By autograd, on a graph that begins at the logits."""
+
+    def __init__(self, loss: Loss, logits: Tensor, twice: bool) -> None:
+        with torch.enable_grad():
+            self._logits = logits.requires_grad_()
+            values = loss(self._logits)
+            (slope,) = torch.autograd.grad(values.sum(), self._logits, create_graph=twice)
+        self._graph = slope if slope.requires_grad else None  # None: a loss linear in the logits has no curvature
+        self.values, self.slope = values.detach(), slope.detach().contiguous()
+
+    def curvature(self, tangent: Tensor, rows: slice) -> Tensor:
+        if self._graph is None:
+            return torch.zeros_like(tangent)
+        others = torch.zeros_like(self._graph)
+        others[rows] = tangent
+        (product,) = torch.autograd.grad(self._graph, self._logits, others, retain_graph=True)
+        return product[rows].contiguous()
+
+
+def _at_logits(loss: Loss, logits: Tensor, twice: bool) -> LogitLoss:
+    return CrossEntropyByHand(loss, logits) if isinstance(loss, CrossEntropy) else AnyLoss(loss, logits, twice)
+
+
+class TangentPass(TrainingPass):
+    """A gradient from hand-written sweeps that can follow it with Hessian-vector products."""
+
+    def __init__(
+        self, network: TangentNetwork, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool
+    ) -> None:
+        self._network, self._examples = network, x.shape[1]
+        with torch.no_grad():
+            groups = network.groups(phi)
+            sweeps = [network.sweeps(phi[rows], statistics[rows], x[rows]) for rows in groups]
+            logits = _join([one.logits for one in sweeps])
+            self.statistics = _join([one.statistics for one in sweeps])
+            at_logits = _at_logits(loss, logits, twice)
+            self.loss, self.gradient = at_logits.values, torch.empty_like(phi)
+            for rows, one in zip(groups, sweeps, strict=True):
+                one.backward(at_logits.slope[rows], self.gradient[rows])
+        self._kept = (groups, sweeps, at_logits) if twice else None
+        network.gradient_evaluations += self._examples
+
+    def hessian_vector_product(self, v: Tensor) -> Tensor:
+        if self._kept is None:
+            raise ValueError("hessian_vector_product needs a pass made with twice=True")
+        with torch.no_grad():
+            product = torch.empty_like(v)
+            groups, sweeps, at_logits = self._kept
+            for rows, one in zip(groups, sweeps, strict=True):
+                curvature = at_logits.curvature(one.tangent(v[rows]), rows)
+                one.tangent_backward(curvature, product[rows])
+        self._network.gradient_evaluations += 2 * self._examples
+        return product
+
+
+class TangentNetwork(Network):
+    """A `Network` whose training passes are `TangentPass`es, and whose predictions take the same road.
+
+    What autograd is asked to differentiate (`embed`, `training_logits`, `logits` with parameters that require a
+    gradient) is the general network's.
+    """
+
+    module: EmbeddingNet
+
+    def groups(self, phi: Tensor) -> list[slice]:
+        """Which replicates are swept together: all on a GPU; one by one on a CPU, whose cache holds no more."""
+        replicates = phi.shape[0]
+        return [slice(r, r + 1) for r in range(replicates)] if phi.device.type == "cpu" else [slice(0, replicates)]
+
+    @abstractmethod
+    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Sweeps:
+        """The forward sweep of a training pass."""
+
+    @abstractmethod
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        """Logits by the running statistics."""
+
+    def training_pass(
+        self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False
+    ) -> TrainingPass:
+        return TangentPass(self, phi.detach(), statistics.detach(), x.detach(), loss, twice)
+
+    def logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and (phi.requires_grad or x.requires_grad):
+            return super().logits(phi, statistics, x)
+        with torch.no_grad():
+            at_once = _PICTURES_AT_ONCE if phi.device.type == "cpu" else x.shape[1]
+            stack = []
+            for rows in self.groups(phi):
+                parts = x[rows].split(at_once, 1)
+                stack.append(torch.cat([self.predict(phi[rows], statistics[rows], part) for part in parts], 1))
+            return _join(stack)
+
+
+class RainbowTangent(TangentNetwork):
+    """The Rainbow network by hand: `learners.tangent_rainbow`."""
+
+    module: RainbowNet
+
+    def __init__(self, *args: Any, **where: Any) -> None:
+        super().__init__(*args, **where)
+        self._made: dict[torch.Size, RainbowStages] = {}
+        self.classes = self._parameters["head.bias"].numel()
+
+    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> RainbowSweeps:
+        return RainbowSweeps(self._stages(phi, x), phi, statistics, x)
+
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        return self.sweeps(phi, statistics, x).logits
+
+    def _stages(self, phi: Tensor, x: Tensor) -> RainbowStages:
+        """Made once for a shape of batch; a run knows few of them."""
+        if x.shape not in self._made:
+            self._made[x.shape] = RainbowStages(x.shape, self.module.filters, self.classes, phi)
+        return self._made[x.shape]
+
+
+KINDS: dict[str, type[Network]] = {"rainbow": RainbowTangent}
+"""What `networks.build` takes for the network of this name."""
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
