@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,16 @@ class Chunk:
 
 
 def claim(folder: Path) -> int:
-    """Begin a new attempt at the trial in this folder; its number fences off all earlier ones."""
+    """Begin a new attempt at the trial in this folder; its number fences off all earlier ones.
+
+    The file that claims it says who it is: host and process id.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     attempt = _attempt(folder) + 1
     while True:
         try:
-            (folder / f"attempt-{attempt:04d}").open("x").close()
+            with (folder / f"attempt-{attempt:04d}").open("x") as file:
+                file.write(f"{socket.gethostname()} {os.getpid()}\n")
             return attempt
         except FileExistsError:
             attempt += 1

@@ -31,7 +31,7 @@ class Journal:
         Raises:
             ConfigError: the folder holds another sweep of the same name; every difference is told.
         """
-        _refuse_another(root, plan)
+        cls.refuse_another(root, plan)
         try:
             root.mkdir(parents=True, exist_ok=True)
             if rerun:
@@ -53,7 +53,7 @@ class Journal:
     @classmethod
     def look(cls, root: Path, plan: Plan) -> set[str]:
         """Keys of the plan's trials that are finished, without taking the folder. Raises as `open` does."""
-        _refuse_another(root, plan)
+        cls.refuse_another(root, plan)
         return cls(root, plan).finished()
 
     def finished(self) -> set[str]:
@@ -69,26 +69,27 @@ class Journal:
                     done.add(trial.key)
         return done
 
-
-def _refuse_another(root: Path, plan: Plan) -> None:
-    try:
-        earlier: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))["sweep"]
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            fault(str(root / FILE), "", "must be a sweep's journal", error, "choose another name")
-        ) from error
-    faults = [
-        fault(
-            str(root / FILE),
-            key,
-            f"another sweep has this name, with {canonical(earlier.get(key))}",
-            canonical(plan.resolved[key]),
-            "choose another name, or another storage",
-        )
-        for key in _IDENTITY
-        if canonical(earlier.get(key)) != canonical(plan.resolved[key])
-    ]
-    if faults:
-        raise ConfigError(*faults)
+    @staticmethod
+    def refuse_another(root: Path, plan: Plan) -> None:
+        """Raise ConfigError, as `open` does, if the folder holds another sweep; change nothing."""
+        try:
+            earlier: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))["sweep"]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                fault(str(root / FILE), "", "must be a sweep's journal", error, "choose another name")
+            ) from error
+        faults = [
+            fault(
+                str(root / FILE),
+                key,
+                f"another sweep has this name, with {canonical(earlier.get(key))}",
+                canonical(plan.resolved[key]),
+                "choose another name, or another storage",
+            )
+            for key in _IDENTITY
+            if canonical(earlier.get(key)) != canonical(plan.resolved[key])
+        ]
+        if faults:
+            raise ConfigError(*faults)

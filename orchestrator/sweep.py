@@ -117,17 +117,18 @@ def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
     store = open_store(sweep)
     plan = make_plan(sweep, store.hash)
     root = sweep_folder(sweep.document.storage, sweep.name)
-    journal = Journal.open(root, plan, rerun)
+    Journal.refuse_another(root, plan)
 
     from orchestrator import (
-        tracking,  # MLflow comes with it, and takes its time: not before the input is known to be good
-    )
+        tracking,
+    )  # MLflow comes with it and takes its time: not before the rest is known to be good
 
     experiment = sweep.document.tracking.experiment or sweep.name
     uri = sweep.document.tracking.uri
     tracking.prepare(uri)
     if rerun:
         tracking.forget(uri, experiment, sweep.name)
+    journal = Journal.open(root, plan, rerun)
     writer = tracking.Writer(uri, experiment, plan, root, provenance.collect(store.hash), started_ms)
     interrupt = Interrupt()
     status = "FAILED"

@@ -16,7 +16,13 @@ def curves(batches: int) -> Curves:
         [3, 4],
         0,
         {"online_error": np.arange(2.0 * batches).reshape(2, batches)},
-        {"seed": np.array([0]), "task": np.array([0]), "batch": np.array([1]), "error": np.array([0.5]), "loss": np.array([1.0])},
+        {
+            "seed": np.array([0]),
+            "task": np.array([0]),
+            "batch": np.array([1]),
+            "error": np.array([0.5]),
+            "loss": np.array([1.0]),
+        },
         {"batches": np.array([batches])},
         [-1, 2],
     )

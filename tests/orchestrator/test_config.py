@@ -86,13 +86,18 @@ def test_grid_search_refuses_a_distribution() -> None:
 
 
 def test_all_faults_come_at_once() -> None:
-    lines = faults({"name": "x", "stream": {"name": "nope"}, "learners": [{"name": "fml"}, {"name": "foml", "K": 0}], "sseeds": 1})
+    lines = faults(
+        {"name": "x", "stream": {"name": "nope"}, "learners": [{"name": "fml"}, {"name": "foml", "K": 0}], "sseeds": 1}
+    )
     keys = [line.split(": ")[1] for line in lines]
     assert keys == ["seeds", "sseeds", "stream.name", "learners[0].name", "learners[1].K"]
 
 
 def test_a_boundary_learner_needs_a_schedule_with_boundaries() -> None:
-    wrong = GOOD | {"stream": {"name": "rainbow_digits", "schedule": {"name": "gradual", "window": 10}}, "learners": [{"name": "tfs"}, {"name": "online"}]}
+    wrong = GOOD | {
+        "stream": {"name": "rainbow_digits", "schedule": {"name": "gradual", "window": 10}},
+        "learners": [{"name": "tfs"}, {"name": "online"}],
+    }
     lines = [line for line in faults(wrong) if "learners" in line]
     assert lines == [
         "mine.yaml: learners[0].name: needs task boundaries, which the schedule gradual has not (got tfs); "
@@ -107,7 +112,9 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml, alpha1: 1e-2}]\nseeds: 3\n")
+    path = write(
+        tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml, alpha1: 1e-2}]\nseeds: 3\n"
+    )
     plain = config.load(path)
     assert plain.learners[0].fixed["alpha1"] == 0.01  # YAML 1.1 would have made text of 1e-2
     changed = config.load(path, ["seeds=[4]", "learners[0].K={grid: [2, 3]}", "stream.tasks=4", "search.samples=2"])

@@ -16,7 +16,7 @@ def test_grids_are_crossed_in_order() -> None:
     plan = make_plan(sweep([{"name": "foml", "K": {"grid": [1, 5]}, "beta1": {"grid": [0.1, 0.2]}}]), "store")
     chosen = [(t.configuration.options["K"], t.configuration.options["beta1"]) for t in plan.trials]
     assert chosen == [(1, 0.1), (1, 0.2), (5, 0.1), (5, 0.2)]
-    assert [t.configuration.label for t in plan.trials][0] == "foml K=1 beta1=0.1"
+    assert plan.trials[0].configuration.label == "foml K=1 beta1=0.1"
     assert len({t.key for t in plan.trials}) == 4
 
 

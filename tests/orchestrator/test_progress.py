@@ -9,7 +9,12 @@ from orchestrator.progress import Progress
 
 def test_lines_and_eta() -> None:
     sweep = config.check(
-        {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "foml", "K": {"grid": [1, 5]}}, {"name": "online"}], "seeds": 2}
+        {
+            "name": "p",
+            "stream": {"name": "rainbow_digits"},
+            "learners": [{"name": "foml", "K": {"grid": [1, 5]}}, {"name": "online"}],
+            "seeds": 2,
+        }
     )
     plan = make_plan(sweep, "store")
     now = [0.0]

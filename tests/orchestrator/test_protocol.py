@@ -164,7 +164,9 @@ def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, tmp_p
     for curve in whole.curves.by_batch:
         assert np.array_equal(second.curves.by_batch[curve], whole.curves.by_batch[curve], equal_nan=True), curve
     for column in whole.curves.evaluations:
-        assert np.array_equal(second.curves.evaluations[column], whole.curves.evaluations[column], equal_nan=True), column
+        assert np.array_equal(second.curves.evaluations[column], whole.curves.evaluations[column], equal_nan=True), (
+            column
+        )
     assert second.curves.chunks["gradient_evaluations"].sum() == whole.curves.chunks["gradient_evaluations"].sum()
 
 

@@ -1,0 +1,340 @@
+"""The main job for real: real Ray, real MLflow on a real database, real processes killed.
+
+Each sweep runs as its user would start it, in a folder of its own, by the command line.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from mlflow.tracking import MlflowClient
+from orchestrator.results import load_curves
+
+from learners import checkpoint
+from orchestrator import chunks, metrics, protocol
+from orchestrator.metrics import Curves
+from streams import recipes
+from streams.build import cached
+
+TINY = """
+name: tiny
+stream: {name: rainbow_digits, tasks: 3, train: 50, validation: 12, test: 12}
+learners: [{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]
+seeds: 2
+chunk: 4
+"""
+LONG = """
+name: long
+stream: {name: rainbow_digits, tasks: 4, train: 150, validation: 12, test: 12}
+learners: [{name: foml, K: 3}]
+seeds: 2
+chunk: 2
+"""
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "orchestrator.sweep", "--local", *words]
+
+
+def run(folder: Path, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(folder, *words), cwd=folder, capture_output=True, text=True, timeout=timeout)
+
+
+def folder_with(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sweep.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def trials(folder: Path, name: str) -> list[Path]:
+    return sorted(path for path in (folder / "results" / name).iterdir() if list(path.glob("chunk-*")))
+
+
+def curves_of(folder: Path, name: str) -> dict[str, Curves]:
+    newest = {path.name: chunks.newest(path) for path in trials(folder, name)}
+    return {key: chunk.curves for key, chunk in newest.items() if chunk is not None and chunk.finished}
+
+
+def assert_same(one: Curves, two: Curves) -> None:
+    assert one.by_batch.keys() == two.by_batch.keys()
+    for name in one.by_batch:
+        assert np.array_equal(one.by_batch[name], two.by_batch[name], equal_nan=True), name
+    for name in one.evaluations:
+        assert np.array_equal(one.evaluations[name], two.evaluations[name]), name
+
+
+def uri(folder: Path) -> str:
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def statuses(folder: Path) -> list[str]:
+    client = MlflowClient(uri(folder))
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    return [found.info.status for found in client.search_runs(experiments, max_results=1000)]
+
+
+def points(folder: Path, name: str, metric: str) -> pd.DataFrame:
+    frame = load_curves(name, uri(folder))
+    return frame[frame["metric"] == metric]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = folder_with(tmp_path_factory.mktemp("finished"), TINY)
+    return folder, run(folder, "sweep.yaml")
+
+
+def test_the_command_ends_well_and_says_where_things_are(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, done = finished
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "4/4 trials done · ETA 0:00" in done.stderr
+    for words in ("foml K=1", "foml K=2", "online", "tfs", "best: ", "report: results/tiny/report", "learner.pt"):
+        assert words in done.stdout
+    assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in done.stdout
+    assert (folder / "results/tiny/report/learning_curves.png").stat().st_size > 10_000
+    assert (folder / "results/tiny/report/curves.csv").exists()
+
+
+def test_curves_are_those_of_the_bare_protocol(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    recipe = recipes()["rainbow_digits"](tasks=3, train=50, validation=12, test=12)  # type: ignore[call-arg]
+    bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 2}, [0, 1])
+    while not bare.finished:
+        bare.advance(7)
+    same = [
+        curves
+        for curves in curves_of(folder, "tiny").values()
+        if np.array_equal(curves.by_batch["online_loss"], bare.curves.by_batch["online_loss"])
+    ]
+    assert len(same) == 1
+    assert_same(same[0], bare.curves)
+
+
+def test_mlflow_has_every_point_once(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
+    frame = load_curves("tiny", uri(folder))
+    online = frame[(frame["metric"] == "online_error") & frame["seed"].notna()]
+    assert len(online) == 4 * 2 * 15
+    assert not online.duplicated(["configuration", "seed", "step"]).any()
+    for key, curves in curves_of(folder, "tiny").items():
+        own = online[online["configuration"] == key.split("-")[0]]
+        for row, seed in enumerate(curves.seeds):
+            values = own[own["seed"] == seed].sort_values("step")["value"].to_numpy()
+            assert np.array_equal(values, curves.by_batch["online_error"][row])
+        cumulative = frame[
+            (frame["metric"] == "cumulative_error")
+            & (frame["configuration"] == key.split("-")[0])
+            & frame["seed"].notna()
+        ]
+        expected = metrics.cumulative(metrics.held_out(curves))
+        for row, seed in enumerate(curves.seeds):
+            values = cumulative[cumulative["seed"] == seed].sort_values("step")["value"].to_numpy()
+            np.testing.assert_allclose(values, expected[row], rtol=0, atol=1e-12)
+
+
+def test_a_checkpoint_from_mlflow_predicts_as_the_learner_did(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    folder, _ = finished
+    client = MlflowClient(uri(folder))
+    experiment = client.search_experiments(filter_string="name = 'tiny'")[0].experiment_id
+    (configuration,) = client.search_runs([experiment], "tags.`foml.kind` = 'configuration' and params.K = '2'")
+    learner = checkpoint.load(
+        client.download_artifacts(configuration.info.run_id, "checkpoint/learner.pt", str(tmp_path))
+    )
+    recipe = recipes()["rainbow_digits"](tasks=3, train=50, validation=12, test=12)  # type: ignore[call-arg]
+    bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 2}, [0, 1])
+    bare.advance(15)
+    x = torch.rand(2, 4, 3, 28, 28)
+    assert torch.equal(learner.predict(x), bare.learner.predict(x))
+
+
+def test_the_same_command_again_runs_nothing_and_says_the_same(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, first = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("results/tiny/*/chunk-*")}
+    again = run(folder, "sweep.yaml")
+    assert again.returncode == 0, again.stderr
+    assert "4 of them finished before" in again.stderr
+    assert again.stdout == first.stdout
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("results/tiny/*/chunk-*")} == before
+    assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
+
+
+def test_another_sweep_of_that_name_is_refused(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    done = run(folder, "sweep.yaml", "batch_size=5", timeout=60)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert line == (
+        "results/tiny/sweep.json: batch_size: another sweep has this name, with 10 (got 5); "
+        "choose another name, or another storage"
+    )
+
+
+def test_curves_do_not_depend_on_how_many_trials_run_at_once(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """All four on two slots before; now three, with other chunks, one at a time on a Ray of one processor."""
+    folder, _ = finished
+    other = folder_with(tmp_path, TINY)
+    script = (
+        "import ray, sys\n"
+        "from orchestrator import launch, sweep\n"
+        "init = ray.init\n"
+        "ray.init = lambda **given: init(num_cpus=1, **given)\n"
+        "sys.exit(sweep.main(['--local', 'sweep.yaml', 'chunk=6', 'learners=[{name: foml, K: {grid: [2, 1]}}, {name: tfs}]']))\n"
+    )
+    environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=other, capture_output=True, text=True, timeout=240, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 at a time" in done.stderr
+    mine, theirs = curves_of(other, "tiny"), curves_of(folder, "tiny")
+    assert len(mine) == 3
+    for key, curves in mine.items():
+        assert_same(curves, theirs[key])
+
+
+def test_a_killed_learner_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, LONG)
+    with subprocess.Popen(
+        command(folder, "sweep.yaml"), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        killed = []
+        for wanted in (6, 24):  # batches of 60: twice, each time in the middle
+            attempt = wait_for(lambda wanted=wanted: reached(folder, "long", wanted), process)
+            pid = int(attempt.read_text().split()[1])
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        _, errors = process.communicate(timeout=240)
+        assert process.returncode == 0, errors
+    assert len(set(killed)) == 2
+    (trial,) = trials(folder, "long")
+    assert len(list(trial.glob("attempt-*"))) == 3
+    recipe = recipes()["rainbow_digits"](tasks=4, train=150, validation=12, test=12)  # type: ignore[call-arg]
+    bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 3}, [0, 1])
+    bare.advance(100)
+    assert_same(curves_of(folder, "long")[trial.name], bare.curves)
+    online = points(folder, "long", "online_error")
+    online = online[online["seed"].notna()]
+    for row, seed in enumerate((0, 1)):
+        own = online[online["seed"] == seed].sort_values("step")
+        assert own["step"].tolist() == list(range(60))
+        assert np.array_equal(own["value"].to_numpy(), bare.curves.by_batch["online_error"][row])
+    assert set(statuses(folder)) == {"FINISHED"}
+
+
+def test_ctrl_c_keeps_the_chunk_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, LONG)
+    with subprocess.Popen(
+        command(folder, "sweep.yaml"), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        wait_for(lambda: reached(folder, "long", 6), process)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "run the same command again" in out
+    assert set(statuses(folder)) == {"KILLED"}
+    (trial,) = trials(folder, "long")
+    half = chunks.newest(trial)
+    assert half is not None
+    assert 6 <= half.batches < 60
+    again = run(folder, "sweep.yaml")
+    assert again.returncode == 0, again.stderr
+    recipe = recipes()["rainbow_digits"](tasks=4, train=150, validation=12, test=12)  # type: ignore[call-arg]
+    bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 3}, [0, 1])
+    bare.advance(100)
+    assert_same(curves_of(folder, "long")[trial.name], bare.curves)
+    online = points(folder, "long", "online_error")
+    assert online[online["seed"] == 1]["step"].sort_values().tolist() == list(range(60))
+    assert set(statuses(folder)) == {"FINISHED"}
+
+
+def reached(folder: Path, name: str, batches: int) -> Path | None:
+    """The newest attempt's file, once the trial has a chunk of that attempt at so many batches."""
+    root = folder / "results" / name
+    for attempt in sorted(root.glob("*/attempt-*"), reverse=True)[:1]:
+        number = attempt.name.removeprefix("attempt-")
+        if any(int(path.name[6:14]) >= batches for path in attempt.parent.glob(f"chunk-*-{number}.pt")):
+            return attempt
+    return None
+
+
+def wait_for(condition, process: subprocess.Popen[str], timeout: float = 180) -> Path:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if (found := condition()) is not None:
+            return found  # type: ignore[no-any-return]
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.kill()
+    raise AssertionError("the sweep did not get there in time")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        (TINY.replace("chunk: 4", "chunk: 0\nseedz: 3"), [], ["sweep.yaml: chunk: must be", "sweep.yaml: seedz: unknown key"]),
+        (TINY, ["resources.gpus=1"], ["sweep.yaml: resources.gpus: must be at most the 0 that this machine has (got 1.0)"]),
+        (TINY, ["resources.cpus=1000"], ["sweep.yaml: resources.cpus: must be at most the"]),
+        (TINY, ["stream={name: rainbow_mnist, data: nowhere}"], ["nowhere"]),
+        (TINY, ["stream.store=nowhere"], ["nowhere"]),
+        (TINY, ["tracking.uri=nonsense://x"], ["nonsense://x"]),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_before_ray_starts(tmp_path: Path, text: str, words: list[str], expected: list[str]) -> None:
+    folder = folder_with(tmp_path, text)
+    done = run(folder, "sweep.yaml", *words, timeout=60)
+    assert done.returncode == 2, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == len(expected), done.stderr
+    for line, words_of_it in zip(lines, expected, strict=True):
+        assert words_of_it in line
+    assert "trials done" not in done.stderr
+    assert not (folder / "results").exists()
+
+
+def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
+    from streams.build import build
+
+    recipe = recipes()["rainbow_digits"](tasks=3, train=50, validation=12, test=12)  # type: ignore[call-arg]
+    build(recipe, [0, 1], tmp_path / "store")
+    table = tmp_path / "store/seed-1/datapoints.arrow"
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 1
+    table.write_bytes(bytes(content))
+    folder = folder_with(tmp_path / "work", TINY)
+    done = run(folder, "sweep.yaml", f"stream.store={tmp_path / 'store'}", timeout=60)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert "seed-1" in line
+    assert not (folder / "results").exists()
+
+
+def test_plan_starts_nothing(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, TINY)
+    done = run(folder, "sweep.yaml", "--plan", timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.strip().splitlines()
+    assert rows[0].split() == ["hash", "configuration", "seeds", "batches", "gradients/datapoint", "seconds"]
+    assert [row[14:].split("  ")[0].strip() for row in rows[1:5]] == ["foml K=1", "foml K=2", "online", "tfs"]
+    online = rows[3].split()
+    assert online[2:5] == ["2", "15", "1.0"]
+    assert float(online[5]) >= 0
+    assert rows[5].startswith("4 trials, 4 to run: ")
+    assert not (folder / "results").exists()
+    assert not (folder / "mlflow.db").exists()
