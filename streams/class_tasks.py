@@ -93,8 +93,17 @@ class ClassTasks(Recipe):
             draw: where chance comes from.
 
         Returns:
-            int64 [count, V] rows; fewer than `count` where the pools hold no more.
+            int64 [count, V] rows.
         """
+
+    def points(self, sizes: npt.NDArray[np.int64], count: int) -> int:
+        """How many datapoints each task has in a split: the same for all tasks and seeds, whose streams are stacked.
+
+        Args:
+            sizes: int64 [classes], images of each class in the split.
+            count: how many are asked for.
+        """
+        return count
 
     @abstractmethod
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
@@ -117,8 +126,9 @@ class ClassTasks(Recipe):
             draw = generator(seed, f"{self.name}/points {split}")
             inside = np.flatnonzero(images.splits == split)
             pools = [inside[part] for part in rows_by_class(images.classes[inside], len(names))]
+            size = self.points(np.array([len(pool) for pool in pools]), count)
             for task, present in enumerate(chain):
-                drawn = self.draw_points([pools[each] for each in present], count, draw)
+                drawn = self.draw_points([pools[each] for each in present], size, draw)
                 rows.append(drawn)
                 tasks.append(np.full(len(drawn), task, dtype=np.int32))
                 splits.append(np.full(len(drawn), split, dtype=np.uint8))

@@ -53,12 +53,11 @@ def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str
     """Write `images.arrow` and the store's manifest into `folder`; returns the manifest."""
     pixels, images, views = collected.pixels, collected.images, recipe.views()
     count, *stored = pixels.shape
-    rows = [
-        pa.FixedSizeBinaryArray.from_buffers(pa.binary(int(np.prod(stored))), count, [None, _buffer(pixels)]),
-        pa.array(images.classes, pa.int32()),
-        pa.array(images.splits, pa.uint8()),
-    ]
-    _write_table(folder / IMAGES, rows, image_schema(int(np.prod(stored))))
+    classes, splits = images.classes.astype(np.int32), images.splits.astype(np.uint8)
+    width = int(np.prod(stored))
+    buffer = pa.py_buffer(np.ascontiguousarray(pixels).reshape(-1))
+    column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, buffer])
+    _write_table(folder / IMAGES, [column, pa.array(classes), pa.array(splits)], image_schema(width))
     manifest: dict[str, Any] = {
         "format_version": manifests.FORMAT_VERSION,
         "name": recipe.name,
@@ -69,7 +68,7 @@ def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str
         "classes": recipe.labels(images),
         "images_per_datapoint": recipe.images_per_datapoint,
         "views": None if views is None else views.to_json(),
-        "content": manifests.content_digest(pixels, images.classes, images.splits),
+        "content": manifests.content_digest(pixels, classes, splits),
         "files": {IMAGES: manifests.file_entry(folder / IMAGES)},
     }
     return _write_manifest(folder, manifest)
@@ -79,18 +78,12 @@ def write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> di
     """Write `datapoints.arrow` and the seed's manifest into `folder`; returns the manifest."""
     rows, per_datapoint = table.image_ids.shape
     schema = datapoint_schema(per_datapoint)
-    ids = pa.FixedSizeListArray.from_arrays(
-        pa.array(table.image_ids.reshape(-1), pa.int32()), type=schema.field(2).type
-    )
-    columns = [
-        pa.array(table.task, pa.int32()),
-        pa.array(table.split, pa.uint8()),
-        ids,
-        pa.array(table.label, pa.int32()),
-    ]
-    _write_table(folder / DATAPOINTS, columns, schema)
+    task, split = table.task.astype(np.int32), table.split.astype(np.uint8)
+    image_ids, label = table.image_ids.astype(np.int32), table.label.astype(np.int32)
+    ids = pa.FixedSizeListArray.from_arrays(pa.array(image_ids.reshape(-1)), type=schema.field("image_ids").type)
+    _write_table(folder / DATAPOINTS, [pa.array(task), pa.array(split), ids, pa.array(label)], schema)
     counts = np.zeros((3, len(table.tasks)), dtype=np.int64)
-    np.add.at(counts, (table.split, table.task), 1)
+    np.add.at(counts, (split, task), 1)
     described = [
         {"train": int(train), "validation": int(validation), "test": int(test), **about}
         for (train, validation, test), about in zip(counts.T, table.tasks, strict=True)
@@ -101,7 +94,7 @@ def write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> di
         "seed": seed,
         "rows": rows,
         "tasks": described,
-        "content": manifests.content_digest(table.task, table.split, table.image_ids, table.label),
+        "content": manifests.content_digest(task, split, image_ids, label),
         "files": {DATAPOINTS: manifests.file_entry(folder / DATAPOINTS)},
     }
     return _write_manifest(folder, manifest)
@@ -117,10 +110,6 @@ def _write_table(path: Path, columns: list[pa.Array], schema: pa.Schema) -> None
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(batch)
-
-
-def _buffer(pixels: np.ndarray[Any, Any]) -> pa.Buffer:
-    return pa.py_buffer(np.ascontiguousarray(pixels, dtype=np.uint8).reshape(-1))
 
 
 def _flush(path: Path) -> None:

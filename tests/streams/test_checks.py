@@ -55,6 +55,22 @@ def test_a_good_one_is_built(tmp_path: Path) -> None:
     build(Mine(), [0, 1], tmp_path / "store").verify()
 
 
+def test_columns_of_other_widths_are_written_as_the_store_has_them(tmp_path: Path) -> None:
+    wide = {name: getattr(good_table(), name).astype(np.int64) for name in ("task", "split", "image_ids", "label")}
+    images = replace(good_collected().images, classes=np.arange(12) % 3, splits=np.zeros(12, dtype=np.int16))
+    kind = type(
+        "Wide",
+        (Mine,),
+        {
+            "spoil_source": staticmethod(lambda collected: replace(collected, images=images)),
+            "spoil_table": staticmethod(lambda table: replace(table, **wide)),
+        },
+    )
+    store = build(kind(), [0], tmp_path / "wide")
+    store.verify()
+    assert store.hash == build(Mine(), [0], tmp_path / "store").hash
+
+
 def images_with(**columns: Any) -> Callable[[Collected], Collected]:
     return lambda collected: replace(collected, images=replace(collected.images, **columns))
 

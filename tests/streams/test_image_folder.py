@@ -50,9 +50,13 @@ def test_single_images(made_folder: Path, tmp_path: Path) -> None:
         assert not any(a & b for a, b in pairwise(classes))
 
 
-def test_a_task_takes_all_images_where_there_are_fewer(made_folder: Path, tmp_path: Path) -> None:
-    store = build(ImageFolder(data=str(made_folder), tasks=2, size=8), [0], tmp_path / "store")
-    assert np.diff(store.table(0).starts, axis=1).tolist() == [[40, 40], [10, 10], [10, 10]]
+def test_no_task_is_larger_than_one_of_the_smallest_classes(copy: Path, tmp_path: Path) -> None:
+    for image in range(6):
+        (copy / "class 03" / f"{image:02d}.png").unlink()
+    store = build(ImageFolder(data=str(copy), tasks=7, size=8), [0, 1, 2], tmp_path / "store")
+    assert np.bincount(store.classes_of[store.splits_of == TRAIN]).tolist() == [8, 8, 8, 4, *[8] * 7]
+    for seed in range(3):
+        assert np.diff(store.table(seed).starts, axis=1).tolist() == [[36] * 7, [9] * 7, [9] * 7]
 
 
 def test_pairs_and_deeper_folders(copy: Path, tmp_path: Path) -> None:
