@@ -61,6 +61,10 @@ class Replay:
         labels = self._labels[self._replicates, positions]
         return Batch(self._images.gather(ids), labels.to(self._images.device), ids)
 
+    def labels(self, start: int) -> Tensor:
+        """Labels [R, size − start] of the datapoints from position `start` on, on the CPU."""
+        return self._labels[:, start : self.size]
+
     def state_dict(self) -> dict[str, Any]:
         return {"generators": self._generators.state_dict()}
 

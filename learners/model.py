@@ -49,9 +49,14 @@ class Model:
         self.statistics = made.statistics
         return made.loss
 
-    def learn_often(self, updates: int, draw: Callable[[], Batch]) -> Tensor | None:
+    def learn_often(
+        self, updates: int, draw: Callable[[], Batch], loss: Callable[[Batch], Loss] | None = None
+    ) -> Tensor | None:
         """That many steps, each on a batch of its own; the mean loss [R] over them, None if there were none."""
-        losses = [self.learn(draw()) for _ in range(updates)]
+        losses = []
+        for _ in range(updates):
+            batch = draw()
+            losses.append(self.learn(batch, loss(batch) if loss else None))
         return torch.stack(losses).mean(0) if losses else None
 
     def state_dict(self) -> dict[str, Any]:

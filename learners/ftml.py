@@ -1,0 +1,158 @@
+"""Follow the meta-leader (FTML): Finn, Rajeswaran, Kakade & Levine 2019, Algorithm 1; paper, section 4 and A.3."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, positive
+from learners.batch import Batch
+from learners.budget import UpdateBudget
+from learners.buffer import Replay
+from learners.model import Model
+from learners.networks import Network, cross_entropy
+from learners.optim import SGD
+from learners.seeding import Generators
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyper-parameters of FTML."""
+
+    inner_rate: float = positive(0.001, "learning rate (SGD) of the inner steps and of each task's copy")
+    outer_rate: float = positive(0.0005, "learning rate (Adam) of the meta-leader")
+    inner_steps: int = at_least_one(5, "SGD steps that the meta-gradient goes back through")
+    support: int = at_least_one(10, "datapoints of a task that the inner steps learn from")
+    query: int = at_least_one(10, "other datapoints of that task that the meta-loss is taken on")
+    tasks_per_meta_batch: int = at_least_one(1, "tasks that a meta-gradient is averaged over")
+    updates_per_task: int = at_least_one(50, "meta-updates per task, and as many SGD steps of its copy")
+    update_batch: int = at_least_one(10, "datapoints per SGD step of the copy")
+    meta_include_current: bool = documented(False, "meta-train on the present task too, as its points come in")
+
+
+def outer_gradient(
+    network: Network, theta: Tensor, statistics: Tensor, support: Batch, query: Batch, rate: float, steps: int
+) -> tuple[Tensor, Tensor]:
+    """∇_θ L(φ_n; query), φ_0 = θ, φ_{k+1} = φ_k − rate · ∇L(φ_k; support): MAML's gradient [R, P], exact.
+
+    Reverse mode, one Hessian-vector product a step: v ← ∇L(φ_n; query), then v ← (I − rate · H_k) v for k = n−1 … 0.
+    Also the batch-norm statistics that the pass at θ leaves behind.
+    """
+    phi, path = theta, []
+    for _ in range(steps):
+        path.append(network.training_pass(phi, statistics, support.x, cross_entropy(support.y), twice=True))
+        phi = phi - rate * path[-1].gradient
+    v = network.training_pass(phi, statistics, query.x, cross_entropy(query.y)).gradient
+    for inner in reversed(path):
+        v = v - rate * inner.hessian_vector_product(v)
+    return v, path[0].statistics
+
+
+class FTML(Learner):
+    """Meta-trains a leader on past tasks by MAML; each task adapts a copy of it by SGD, and throws it away afterwards.
+
+    May know: boundaries, the datapoints seen so far, and which past task each of them is of.
+
+    meta-leader: θ ← Adam(θ, ∇_θ L_j(φ_n(θ; support_j); query_j)), j drawn from the past tasks → `_meta_update`
+    copy: φ ← φ − inner_rate · ∇L_t(φ), from the meta-leader, on the present task's points so far → `update`
+
+    Where it deviates: Adam outside (the paper gives a rate and no optimiser). The meta-updates are earned batch by
+    batch and spent when the task is over, so that the meta-leader that a task starts from has seen all tasks before it;
+    with `meta_include_current` they are made at once, and the present task is one of those drawn. Batch norm: every
+    inner and outer pass uses the statistics of its own batch; the leader's running statistics follow the first inner
+    pass alone, which is made with the leader's own parameters. A copy begins with them, and then follows its own steps.
+    """
+
+    needs_boundaries = True
+    options_class = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.leader = Model.fresh(setting.network, setting.seeds, "adam", options.outer_rate)
+        self.adapted = self.leader.copy(SGD(options.inner_rate))
+        self.replay = Replay(setting.images, setting.seeds)
+        self.tasks = Generators(setting.seeds, "tasks")
+        self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
+        self.meta_updates_due = 0
+        self.starts: list[int] = []  # of every task, the position of its first point
+
+    def begin_task(self) -> None:
+        self.starts.append(self.replay.size)
+        self.budget.restart()
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.adapted.predict(x)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        o = self.options
+        self.replay.add(batch)
+        granted = self.budget.grant(len(batch))
+        self.meta_updates_due += granted
+        if o.meta_include_current:
+            self._meta_train()
+        loss = self.adapted.learn_often(granted, lambda: self.replay.sample(o.update_batch, start=self.starts[-1]))
+        return {} if loss is None else {"loss": loss}
+
+    def end_task(self) -> None:
+        self._meta_train()
+        self.adapted = self.leader.copy(SGD(self.options.inner_rate))
+
+    def _meta_train(self) -> None:
+        for _ in range(self.meta_updates_due):
+            self._meta_update()
+        self.meta_updates_due = 0
+
+    def _meta_update(self) -> None:
+        """θ ← Adam(θ, mean over tasks of the outer gradient)."""
+        o, leader = self.options, self.leader
+        tasks = [task for task in pairwise([*self.starts, self.replay.size]) if task[1] - task[0] >= 2]
+        if not tasks:  # one point cannot be split into support and query
+            return
+        total = torch.zeros_like(leader.phi)
+        for _ in range(o.tasks_per_meta_batch):
+            support, query = self._draw(tasks)
+            gradient, leader.statistics = outer_gradient(
+                leader.network, leader.phi, leader.statistics, support, query, o.inner_rate, o.inner_steps
+            )
+            total = total + gradient / o.tasks_per_meta_batch
+        leader.phi, leader.moments = leader.optimizer.step(leader.phi, total, leader.moments)
+
+    def _draw(self, tasks: list[tuple[int, int]]) -> tuple[Batch, Batch]:
+        """Support and query without a common point, of a task per replicate; a task of too few points repeats them."""
+        s, q = self.options.support, self.options.query
+        supports, queries = [], []
+        for rng in self.tasks:
+            start, stop = tasks[rng.integers(len(tasks))]
+            points = start + rng.permutation(stop - start)
+            cut = min(s, max(1, len(points) * s // (s + q)))
+            supports.append(np.resize(points[:cut], s))
+            queries.append(np.resize(points[cut : cut + q], q))
+        take = self.replay.take
+        return take(torch.from_numpy(np.stack(supports))), take(torch.from_numpy(np.stack(queries)))
+
+    def recall(self, seen: Batch) -> None:
+        self.replay.add(seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "leader": self.leader.state_dict(),
+            "adapted": self.adapted.state_dict(),
+            "replay": self.replay.state_dict(),
+            "tasks": self.tasks.state_dict(),
+            "budget": self.budget.state_dict(),
+            "meta_updates_due": self.meta_updates_due,
+            "starts": list(self.starts),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.leader.load_state_dict(state["leader"])
+        self.adapted.load_state_dict(state["adapted"])
+        self.replay.load_state_dict(state["replay"])
+        self.tasks.load_state_dict(state["tasks"])
+        self.budget.load_state_dict(state["budget"])
+        self.meta_updates_due, self.starts = state["meta_updates_due"], list(state["starts"])

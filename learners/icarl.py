@@ -1,0 +1,205 @@
+"""iCaRL: Rebuffi, Kolesnikov, Sperl & Lampert 2017, Algorithms 1–5, for tasks whose classes may come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from learners.base import Diagnostics, Learner, Setting, at_least_one, positive
+from learners.batch import Batch
+from learners.budget import UpdateBudget
+from learners.buffer import Replay
+from learners.model import Model
+from learners.networks import Loss
+
+AT_ONCE = 256  # datapoints embedded in one pass, for the sake of memory
+FARTHEST = -5.0  # logit of a class without a mean: below −4, the squared distance of two opposite unit vectors
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyper-parameters of iCaRL."""
+
+    alpha: float = positive(0.001, "learning rate (Adam)")
+    updates_per_task: int = at_least_one(50, "gradient updates per task, spread over its batches")
+    update_batch: int = at_least_one(10, "datapoints per update")
+    memory: int = at_least_one(2000, "M, exemplars of all classes together")
+    mean_points: int = at_least_one(50, "datapoints that a class mean is taken over at most, evenly chosen")
+
+
+def herding(features: Tensor, count: int) -> Tensor:
+    """Algorithm 4: the positions [min(n, count)] of features [n, F] whose first k have, for every k, a mean near all's.
+
+    Greedy: the next is the one that brings the mean of those chosen nearest to the mean of all. Ties: the first.
+    """
+    mean, total = features.mean(0), torch.zeros_like(features[0])
+    free, chosen = torch.ones(len(features), dtype=torch.bool, device=features.device), []
+    for k in range(1, min(len(features), count) + 1):
+        distance = (mean - (total + features) / k).square().sum(1)
+        best = int(distance.where(free, torch.inf).argmin())
+        chosen.append(best)
+        free[best] = False
+        total = total + features[best]
+    return torch.tensor(chosen, dtype=torch.int64)
+
+
+class ICaRL(Learner):
+    """Learns features from the new points and a few exemplars per class, and predicts the class with the nearest mean.
+
+    May know: boundaries, the present task's datapoints and the exemplars (at most M). 𝓑 serves to address them; no
+    other point is ever taken from it.
+
+    - Loss → `_loss`: sigmoid cross-entropy. The target is the label for every class of the present task, and for a
+      known class absent from it the sigmoid of the model as it was at the boundary.
+    - Exemplars → `end_task`: ⌊M / known classes⌋ each, by herding on L2-normalised features (Algorithm 4); a class not
+      in this task drops the last of its list (Algorithm 5).
+    - Prediction → `predict`: the nearest of the renormalised class means (Algorithm 1), as −‖z − μ‖². For pairs the
+      classes are *same* and *different*, over the pair feature.
+
+    Where it deviates: a class that comes back chooses its exemplars anew from the old ones and the new points. The task
+    in progress has no exemplars yet: its points stand in for them in the means; before the first boundary the linear
+    head predicts. The features change with every batch, so a mean is taken over `mean_points` evenly chosen of all. A
+    budget of updates and one Adam instead of epochs. Where every class is in every task, nothing is distilled.
+    """
+
+    needs_boundaries = True
+    options_class = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        if options.memory < setting.classes:
+            raise ValueError(
+                f"memory >= classes must hold, but got (memory={options.memory}, classes={setting.classes})"
+            )
+        self.model = Model.fresh(setting.network, setting.seeds, "adam", options.alpha)
+        self.teacher = self.model.copy()
+        self.replay = Replay(setting.images, setting.seeds)
+        self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
+        self.task_start = 0
+        none = torch.zeros(setting.replicates, setting.classes, dtype=torch.bool, device=setting.network.device)
+        self.known, self.current = none, none  # classes [R, C] ever seen; seen in the present task
+        # Per replicate and class, positions in 𝓑, the most telling first.
+        self.exemplars = [[torch.empty(0, dtype=torch.int64)] * setting.classes for _ in setting.seeds]
+        self.means: tuple[Tensor, Tensor] | None = None  # as long as nothing was learned since
+
+    def begin_task(self) -> None:
+        self.teacher = self.model.copy()
+        self.task_start = self.replay.size
+        self.current = torch.zeros_like(self.current)
+        self.budget.restart()
+
+    def predict(self, x: Tensor) -> Tensor:
+        if not self._has_means():
+            return self.model.predict(x)
+        means, exist = self._class_means()
+        distance = (self._embed(x).unsqueeze(2) - means.unsqueeze(1)).square().sum(-1)
+        return (-distance).where(exist.unsqueeze(1), FARTHEST)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        self.replay.add(batch)
+        self.means = None
+        self.current = self.current.scatter(1, batch.y, True)
+        self.known = self.known | self.current
+        present = torch.arange(self.task_start, self.replay.size)
+        points = [torch.cat([*exemplars, present]) for exemplars in self.exemplars]
+        loss = self.model.learn_often(
+            self.budget.grant(len(batch)), lambda: self.replay.choose(points, self.options.update_batch), self._loss
+        )
+        return {} if loss is None else {"loss": loss}
+
+    def _loss(self, batch: Batch) -> Loss:
+        known, absent = self.known.unsqueeze(1), (self.known & ~self.current).unsqueeze(1)
+        labels = F.one_hot(batch.y, self.setting.classes).to(batch.x.dtype)
+        targets = self.teacher.predict(batch.x).sigmoid().where(absent, labels) if absent.any() else labels
+
+        def loss(logits: Tensor) -> Tensor:
+            each = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            return each.where(known, 0).sum(-1).mean(1)
+
+        return loss
+
+    def end_task(self) -> None:
+        candidates = [
+            [points.sort().values if here else points[:0] for points, here in zip(by_class, current, strict=True)]
+            for by_class, current in zip(self._points_by_class(), self.current.tolist(), strict=True)
+        ]
+        features = self._features([torch.cat(by_class) for by_class in candidates])
+        for r, by_class in enumerate(candidates):
+            most = self.options.memory // int(self.known[r].sum())
+            each = features[r].split([len(points) for points in by_class])
+            self.exemplars[r] = [
+                points[herding(z, most)] if len(points) else old[:most]
+                for points, z, old in zip(by_class, each, self.exemplars[r], strict=True)
+            ]
+        self.task_start = self.replay.size
+        self.means = None
+
+    def _points_by_class(self) -> list[list[Tensor]]:
+        """Positions per replicate and class: the exemplars, then the points of the task in progress."""
+        labels = self.replay.labels(self.task_start)
+        return [
+            [torch.cat([old, self.task_start + (labels[r] == c).nonzero()[:, 0]]) for c, old in enumerate(exemplars)]
+            for r, exemplars in enumerate(self.exemplars)
+        ]
+
+    def _class_means(self) -> tuple[Tensor, Tensor]:
+        """Unit vectors [R, C, F], and which classes [R, C] have one."""
+        if self.means is None:
+            thinned = [[_evenly(one, self.options.mean_points) for one in each] for each in self._points_by_class()]
+            features = self._features([torch.cat(by_class) for by_class in thinned])
+            sums = [
+                torch.stack([z.sum(0) for z in features[r].split([len(points) for points in by_class])])
+                for r, by_class in enumerate(thinned)
+            ]
+            exist = torch.tensor([[len(points) > 0 for points in by_class] for by_class in thinned])
+            self.means = F.normalize(torch.stack(sums), dim=-1), exist.to(self.known.device)
+        return self.means
+
+    def _features(self, positions: list[Tensor]) -> list[Tensor]:
+        """L2-normalised features [n_r, F] of the datapoints at positions[r] in 𝓑."""
+        padded = pad_sequence(positions, batch_first=True)  # with position 0: any datapoint fills the stack
+        parts = [self._embed(self.replay.take(part).x) for part in padded.split(AT_ONCE, dim=1)]
+        return [made[: len(own)] for made, own in zip(torch.cat(parts, 1), positions, strict=True)]
+
+    def _embed(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return F.normalize(self.model.network.embed(self.model.phi, self.model.statistics, x), dim=-1)
+
+    def recall(self, seen: Batch) -> None:
+        self.replay.add(seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "teacher": self.teacher.state_dict(),
+            "replay": self.replay.state_dict(),
+            "budget": self.budget.state_dict(),
+            "task_start": self.task_start,
+            "known": self.known,
+            "current": self.current,
+            "exemplars": [list(by_class) for by_class in self.exemplars],
+            "means": self._class_means() if self._has_means() else None,  # they predict even without the pictures
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.teacher.load_state_dict(state["teacher"])
+        self.replay.load_state_dict(state["replay"])
+        self.budget.load_state_dict(state["budget"])
+        self.task_start, self.known, self.current = state["task_start"], state["known"], state["current"]
+        self.exemplars = [[points.cpu() for points in by_class] for by_class in state["exemplars"]]
+        self.means = state["means"]
+
+    def _has_means(self) -> bool:
+        """From the first boundary on."""
+        return any(len(points) > 0 for points in self.exemplars[0])
+
+
+def _evenly(points: Tensor, most: int) -> Tensor:
+    """At most that many of the points, the first and the last among them."""
+    return points if len(points) <= most else points[torch.linspace(0, len(points) - 1, most).round().long()]

@@ -1,0 +1,54 @@
+"""Plain experience replay: one step on the new batch joined with as many old points. The other reference for FOML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from learners.base import Diagnostics, Learner, Setting, documented, positive
+from learners.batch import Batch
+from learners.buffer import Replay
+from learners.model import Model
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hyper-parameters of the replay reference."""
+
+    alpha1: float = positive(0.001, "learning rate")
+    online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
+
+
+class OnlineReplay(Learner):
+    """φ ← Opt(φ, ∇L(φ; D_j ∪ D_m)), D_m as many points as D_j has, drawn uniformly from 𝓑 (D_j is in it by then).
+
+    May know: the datapoints seen so far. No task id, no boundary. Source: the idea is as old as Robins 1995; it is not
+    in the paper, and stands in the tables because it sees what FOML sees and is all that FOML has to be better than.
+    Batch-norm statistics are those of the joined batch.
+    """
+
+    options_class = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.model = Model.fresh(setting.network, setting.seeds, options.online_optimizer, options.alpha1)
+        self.replay = Replay(setting.images, setting.seeds)
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.model.predict(x)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        self.replay.add(batch)
+        return {"loss": self.model.learn(batch.joined(self.replay.sample(len(batch))))}
+
+    def recall(self, seen: Batch) -> None:
+        self.replay.add(seen)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "replay": self.replay.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.replay.load_state_dict(state["replay"])
