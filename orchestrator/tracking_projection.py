@@ -94,6 +94,7 @@ class Projection:
             before = curves.batches
             curves.extend(slice_.since(before))
             self._send(stack, before)
+        self._check(stack)
 
     def bring_up_to_date(self, key: str) -> None:
         """Send all that MLflow lacks of a trial, and how it ended if it has."""
@@ -103,6 +104,7 @@ class Projection:
         else:
             self._open_stack(stack)
             self._fill(stack)
+            self._check(stack)
 
     def close(self, status: str) -> str:
         """End every run of the sweep that still runs. Returns the run id of the sweep."""
@@ -134,7 +136,7 @@ class Projection:
         return Curves(list(stack.trial.seeds)) if stack.curves is None else stack.curves
 
     def _fill(self, stack: Stack) -> None:
-        """Send what the chunk file has beyond what was sent; ValueError if it has less than a slice had."""
+        """Send what the chunk file has beyond what was sent."""
         from orchestrator import chunks  # torch comes with it
 
         before = self._curves(stack).batches
@@ -142,9 +144,11 @@ class Projection:
         if chunk is not None and chunk.batches > before:
             stack.curves = chunk.curves
             self._send(stack, before)
+
+    def _check(self, stack: Stack) -> None:
+        """A trial writes its chunk file before it reports: what was reported and is not there, was lost."""
         if self._curves(stack).batches < stack.seen:
-            there = self._curves(stack).batches
-            raise ValueError(f"{stack.seen} batches were reported, but its chunk file has {there}")
+            raise ValueError(f"{stack.seen} batches were reported, but no chunk file in {self._folder(stack)} has them")
 
     def _send(self, stack: Stack, since: int) -> None:
         tree, curves = self.open(), self._curves(stack)
@@ -171,9 +175,8 @@ class Projection:
         self._fill(stack)
         curves = self._curves(stack)
         if stack.status == "FINISHED":
-            points = tracking_points.final_points(curves, self._datapoints(stack))
             for run in runs:
-                tree.send(run.run_id, points, run.has)
+                tree.send(run.run_id, self._measured(stack)[1], run.has)
         for run in runs:
             if stack.message:
                 tree.tag(run.run_id, {"foml.error": stack.message})
@@ -182,13 +185,14 @@ class Projection:
     def _started(self, stack: Stack) -> bool:
         return stack.seed_runs is not None or any(self._folder(stack).glob("chunk-*"))
 
-    def _datapoints(self, stack: Stack) -> int:
+    def _measured(self, stack: Stack) -> tuple[Curves, list[tracking_points.Point]]:
+        """A finished trial's curves and costs, from its chunk file."""
         from orchestrator import chunks
 
         chunk = chunks.newest(self._folder(stack))
-        if chunk is None:
-            raise ValueError(f"there is no chunk file in {self._folder(stack)}")
-        return int(chunk.state["position"])
+        if chunk is None or not chunk.finished:
+            raise ValueError(f"there is no chunk file of a finished trial in {self._folder(stack)}")
+        return chunk.curves, tracking_points.final_points(chunk.curves, int(chunk.state["position"]))
 
     def _settle_configuration(self, configuration: Configuration) -> None:
         """Once all stacks of a configuration have ended: its mean curves, its checkpoint, and how it ended."""
@@ -203,17 +207,9 @@ class Projection:
             tree.set_status(tree.configuration(configuration), "FAILED" if "FAILED" in statuses else "KILLED")
 
     def _summarise(self, configuration: Configuration, stacks: Sequence[Stack]) -> None:
-        from orchestrator import chunks
-
         tree = self.open()
         run_id = tree.configuration(configuration)
-        curves, costs = [], []
-        for stack in stacks:
-            chunk = chunks.newest(self._folder(stack))
-            if chunk is None:
-                raise ValueError(f"there is no chunk file in {self._folder(stack)}")
-            curves.append(chunk.curves)
-            costs.append(tracking_points.final_points(chunk.curves, int(chunk.state["position"])))
+        curves, costs = zip(*(self._measured(stack) for stack in stacks), strict=True)
         points = tracking_points.configuration_points(curves, costs, self._plan.resolved["objective"]["metric"])
         tree.send(run_id, points, tree.points_of_configuration(configuration))
         lost = [

@@ -118,9 +118,8 @@ def write_all(sweep: MadeSweep, uri: str, experiment: str = "experiment") -> str
     return writer.close("FINISHED")
 
 
-@pytest.fixture
-def tracking_uri(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
-    """An MLflow database of the test's own, in tmp_path/store."""
+def new_database(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
+    """The URI of an MLflow database of a test's own, in tmp_path/store."""
     empty = tmp_path_factory.getbasetemp() / "empty" / "mlflow.db"
     if not empty.exists():  # MLflow takes seconds to make its tables: once is enough
         tracking.prepare(f"sqlite:///{empty}")
