@@ -1,0 +1,106 @@
+"""Follow the leader: what the leader learns from and when, and that a task's copy never touches it."""
+
+import pytest
+import torch
+
+from learners import Learner
+from learners.networks import cross_entropy
+from learners.optim import Adam
+
+
+def drawn_positions(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """A list that fills with the positions in 𝓑 of every batch that is drawn from now on."""
+    drawn: list[torch.Tensor] = []
+    real = learner.replay.take
+    monkeypatch.setattr(learner.replay, "take", lambda positions: (drawn.append(positions), real(positions))[1])
+    return drawn
+
+
+def test_adapting_leaves_the_leader_untouched(smooth) -> None:
+    learner = smooth.learner("ftl", (0, 1), updates_per_task=8)
+    smooth.drive(learner, 0, 4)
+    leader = learner.leader.state_dict()
+    kept = leader["phi"].clone()
+    smooth.drive(learner, 4, 7)
+    after = learner.leader.state_dict()
+    assert torch.equal(after["phi"], kept)
+    assert after["moments"] == leader["moments"]
+    assert not torch.equal(learner.adapted.phi, kept)
+
+
+def test_a_task_starts_from_the_leader_with_a_fresh_optimiser(smooth) -> None:
+    learner = smooth.learner("ftl", (0, 1), updates_per_task=8)
+    for task in range(3):
+        learner.begin_task()
+        assert torch.equal(learner.adapted.phi, learner.leader.phi)
+        assert learner.adapted.moments.steps == 0
+        assert float(learner.adapted.moments.s.abs().max()) == 0
+        assert learner.leader.moments.steps == 8 * task  # the leader's own optimiser goes on
+        for step in range(4 * task, 4 * task + 4):
+            learner.update(smooth.batch(step, (0, 1)))
+        assert learner.adapted.moments.steps == 8
+        learner.end_task()
+
+
+def test_the_copy_learns_the_present_task_and_the_leader_those_that_are_over(
+    smooth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = smooth.learner("ftl", updates_per_task=4, update_batch=400)
+    smooth.drive(learner, 0, 4)
+    drawn = drawn_positions(learner, monkeypatch)
+    learner.begin_task()
+    for step in range(4, 8):
+        learner.update(smooth.batch(step))
+        assert set(drawn.pop().flatten().tolist()) == set(range(20, 5 * (step + 1)))
+        assert drawn == []
+    learner.end_task()
+    assert [set(positions.flatten().tolist()) for positions in drawn] == [set(range(40))] * 4
+
+
+def test_the_leader_is_toe_on_tasks_that_are_over(smooth) -> None:
+    """Its updates written out: Adam on points drawn from all that was seen, after the copy has drawn its own."""
+    learner = smooth.learner("ftl", (2,), alpha=0.02, updates_per_task=4, update_batch=6)
+    learner.begin_task()
+    for step in range(4):
+        learner.update(smooth.batch(step, (2,)))
+    phi, moments, statistics = learner.leader.phi, learner.leader.moments, learner.leader.statistics
+    generators = learner.replay.state_dict()
+    learner.end_task()
+    after = learner.leader.phi
+    learner.replay.load_state_dict(generators)
+    network = learner.setting.network
+    for _ in range(4):
+        points = learner.replay.sample(6)
+        gradient = network.training_pass(phi, statistics, points.x, cross_entropy(points.y)).gradient
+        phi, moments = Adam(0.02).step(phi, gradient, moments)
+    assert torch.equal(after, phi)
+
+
+def test_the_leaders_updates_grow_and_the_copys_do_not(smooth) -> None:
+    learner = smooth.learner("ftl", updates_per_task=4, growth=4, growth_every=20)
+    leader, before = [], 0
+    for task in range(3):
+        smooth.drive(learner, 4 * task, 4 * task + 3)
+        learner.update(smooth.batch(4 * task + 3))
+        assert learner.adapted.moments.steps == 4
+        learner.end_task()
+        leader.append(learner.leader.moments.steps - before)
+        before = learner.leader.moments.steps
+    # In task t three batches grant 1 + t each, and the last, with the next twenty points seen, 2 + t.
+    assert leader == [5, 9, 13]
+
+
+def test_after_a_task_the_leader_predicts(smooth) -> None:
+    learner = smooth.learner("ftl", updates_per_task=4)
+    smooth.drive(learner, 0, 4)
+    x = smooth.batch(70).x
+    assert torch.equal(learner.predict(x), learner.leader.predict(x))
+
+
+def test_batch_norm_statistics_of_the_leader_do_not_follow_the_copy(siamese) -> None:
+    learner = siamese.learner("ftl", updates_per_task=4, update_batch=4)
+    siamese.drive(learner, 0, 4, predict=False)
+    before = learner.leader.statistics.clone()
+    siamese.drive(learner, 4, 7, predict=False)
+    assert torch.equal(learner.leader.statistics, before)
+    assert float((learner.adapted.statistics - before).norm()) > 1e-3
