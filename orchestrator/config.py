@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -96,9 +97,10 @@ class LearnerSpec:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, checked. `file` is what messages call its source."""
+    """A sweep, checked. `file` is what messages call its source, `given` what was in it."""
 
     file: str
+    given: Mapping[str, Any]
     document: _Document
     recipe: Recipe
     store: str | None
@@ -133,11 +135,20 @@ def load(file: Path | str | None = None, overrides: Sequence[str] = ()) -> Sweep
     """
     path = default_file() if file is None else Path(file)
     name = str(path) if file is not None else f"tune_configs/{path.name}"
-    document = _read_yaml(path, name)
-    faults = [problem for word in overrides if (problem := _override(document, word))]
+    return check(overridden(_read_yaml(path, name), overrides), name)
+
+
+def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """A copy of the document, changed by `a.b[0].c=value` words.
+
+    Raises:
+        ConfigError: one line for every word that does not fit.
+    """
+    changed = copy.deepcopy(dict(document))
+    faults = [problem for word in words if (problem := _override(changed, word))]
     if faults:
         raise ConfigError(*faults)
-    return check(document, name)
+    return changed
 
 
 def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
@@ -166,7 +177,7 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
         _network(top, recipe, file, faults)
     if faults or top is None or recipe is None or schedule is None:
         raise ConfigError(*dict.fromkeys(faults))
-    return Sweep(file, top, recipe, store, schedule, tuple(spec for spec in specs if spec is not None))
+    return Sweep(file, document, top, recipe, store, schedule, tuple(spec for spec in specs if spec is not None))
 
 
 def _stream(entry: dict[str, Any], file: str, faults: list[str]) -> tuple[Recipe | None, str | None, Schedule | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,42 +20,70 @@ _IDENTITY = ("name", "stream", "network", "batch_size", "objective")
 
 @dataclass(frozen=True)
 class Journal:
-    """The folder `root` of one sweep, and the plan that is being run in it."""
+    """The folder `root` of one sweep, and the plan that is being run in it.
+
+    `sweep.json` holds the sweep as it was given and with every default, and all stacks of seeds that were ever planned
+    under this name. It is written anew and renamed, so it is whole or as it was.
+    """
 
     root: Path
     plan: Plan
 
     @classmethod
-    def open(cls, root: Path, plan: Plan, rerun: bool = False) -> Journal:
-        """Take the folder for this plan; with `rerun`, forget the plan's trials that are in it.
+    def look(cls, root: Path, plan: Plan) -> Journal:
+        """The folder as it is, and the plan grown from what was run in it; nothing is changed.
 
         Raises:
             ConfigError: the folder holds another sweep of the same name; every difference is told.
         """
-        cls.refuse_another(root, plan)
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            if rerun:
-                for trial in plan.trials:
-                    shutil.rmtree(trial.folder(root), ignore_errors=True)
-            temporary = root / f".{FILE}.{os.getpid()}"
-            listed = [
-                {"key": trial.key, "label": trial.configuration.label, "seeds": list(trial.seeds)}
-                for trial in plan.trials
-            ]
-            temporary.write_text(json.dumps({"sweep": plan.resolved, "trials": listed}, indent=2), encoding="utf-8")
-            temporary.replace(root / FILE)
-        except OSError as error:
-            raise ConfigError(
-                fault(str(root), "", f"must be a folder that can be written ({error.strerror})")
-            ) from error
-        return cls(root, plan)
+        earlier = _read(root)
+        if earlier is None:
+            return cls(root, plan)
+        faults = [
+            fault(
+                str(root / FILE),
+                key,
+                f"another sweep has this name, with {canonical(earlier['sweep'].get(key))}",
+                canonical(plan.resolved[key]),
+                "choose another name, or another storage",
+            )
+            for key in _IDENTITY
+            if canonical(earlier["sweep"].get(key)) != canonical(plan.resolved[key])
+        ]
+        if faults:
+            raise ConfigError(*faults)
+        stacks: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        for entry in earlier["trials"]:
+            stacks[entry["configuration"]].append(tuple(entry["seeds"]))
+        return cls(root, plan.grown(stacks))
 
-    @classmethod
-    def look(cls, root: Path, plan: Plan) -> set[str]:
-        """Keys of the plan's trials that are finished, without taking the folder. Raises as `open` does."""
-        cls.refuse_another(root, plan)
-        return cls(root, plan).finished()
+    def take(self, rerun: bool = False) -> None:
+        """Write the plan into the folder; with `rerun`, forget what the plan's trials left there.
+
+        Raises:
+            ConfigError: the folder cannot be written.
+        """
+        earlier = _read(self.root)
+        listed = {entry["key"]: entry for entry in earlier["trials"]} if earlier else {}
+        for trial in self.plan.trials:
+            listed[trial.key] = {
+                "key": trial.key,
+                "configuration": trial.configuration.hash,
+                "label": trial.configuration.label,
+                "seeds": list(trial.seeds),
+            }
+        content = {"given": self.plan.given, "sweep": self.plan.resolved, "trials": list(listed.values())}
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            if rerun:
+                for trial in self.plan.trials:
+                    shutil.rmtree(trial.folder(self.root), ignore_errors=True)
+            temporary = self.root / f".{FILE}.{os.getpid()}"
+            temporary.write_text(json.dumps(content, indent=2), encoding="utf-8")
+            temporary.replace(self.root / FILE)
+        except OSError as error:
+            rule = f"must be a folder that can be written ({error.strerror})"
+            raise ConfigError(fault(str(self.root), "", rule)) from error
 
     def finished(self) -> set[str]:
         """Keys of the plan's trials whose newest chunk says that the stream is over."""
@@ -69,27 +98,34 @@ class Journal:
                     done.add(trial.key)
         return done
 
-    @staticmethod
-    def refuse_another(root: Path, plan: Plan) -> None:
-        """Raise ConfigError, as `open` does, if the folder holds another sweep; change nothing."""
-        try:
-            earlier: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))["sweep"]
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                fault(str(root / FILE), "", "must be a sweep's journal", error, "choose another name")
-            ) from error
-        faults = [
-            fault(
-                str(root / FILE),
-                key,
-                f"another sweep has this name, with {canonical(earlier.get(key))}",
-                canonical(plan.resolved[key]),
-                "choose another name, or another storage",
-            )
-            for key in _IDENTITY
-            if canonical(earlier.get(key)) != canonical(plan.resolved[key])
-        ]
-        if faults:
-            raise ConfigError(*faults)
+
+def given_before(root: Path, name: str) -> dict[str, Any]:
+    """The sweep in this folder as it was given, to be resumed.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    earlier = _read(root)
+    if earlier is None:
+        there = sorted(path.parent.name for path in root.parent.glob(f"*/{FILE}"))
+        rule = f"must be a sweep that was begun in {root.parent}"
+        raise ConfigError(fault("--resume", "", rule, name, f"there are: {', '.join(there) or 'none'}"))
+    given: dict[str, Any] = earlier["given"]
+    return given
+
+
+def _read(root: Path) -> dict[str, Any] | None:
+    """The journal in a folder, None if there is none."""
+    try:
+        content: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))
+        if not isinstance(content["given"], dict) or not isinstance(content["sweep"], dict):
+            raise TypeError("not an object")
+        for entry in content["trials"]:
+            entry["key"], entry["configuration"], entry["seeds"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        rule = "must be a sweep's journal"
+        remedy = "choose another name, or remove this file: the trials' own folders are not touched by that"
+        raise ConfigError(fault(str(root / FILE), "", rule, error, remedy)) from error
+    return content

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -67,14 +67,32 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plan:
-    """All trials of a sweep, in order, and the sweep's whole configuration as JSON (`resolved`)."""
+    """All trials of a sweep, in order, the sweep's whole configuration as JSON (`resolved`), and what was written
+    down of it (`given`)."""
 
     name: str
     trials: tuple[Trial, ...]
     resolved: dict[str, Any]
+    given: dict[str, Any] = field(default_factory=dict)
 
     def trial(self, key: str) -> Trial:
         return next(trial for trial in self.trials if trial.key == key)
+
+    def grown(self, earlier: Mapping[str, Sequence[tuple[int, ...]]]) -> Plan:
+        """The same plan, with the stacks of seeds that configurations were run on before (hash → stacks) kept.
+
+        Seeds that are new to a configuration become a stack of their own: nothing that was run is run again.
+        """
+        trials: list[Trial] = []
+        for trial in self.trials:
+            rest = list(trial.seeds)
+            for stack in earlier.get(trial.configuration.hash, ()):
+                if set(stack) <= set(rest):
+                    trials.append(Trial(trial.configuration, stack))
+                    rest = [seed for seed in rest if seed not in stack]
+            if rest:
+                trials.append(Trial(trial.configuration, tuple(rest)))
+        return replace(self, trials=tuple(trials))
 
 
 def sweep_folder(storage: str | Path, name: str) -> Path:
@@ -106,7 +124,7 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
             )
             trial = Trial(configuration, tuple(sweep.seeds))
             trials.setdefault(trial.key, trial)
-    return Plan(sweep.name, tuple(trials.values()), _resolved(sweep, stream))
+    return Plan(sweep.name, tuple(trials.values()), _resolved(sweep, stream), dict(sweep.given))
 
 
 def _expand(spec: LearnerSpec, index: int, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ import pandas as pd
 from orchestrator import config, provenance
 from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
-from orchestrator.journal import Journal
+from orchestrator.journal import Journal, given_before
 from orchestrator.launch import (
     Cluster,
     Interrupt,
@@ -66,6 +67,7 @@ def run_sweep(
     overrides: Sequence[str] = (),
     local: bool = False,
     rerun: bool = False,
+    resume: str | None = None,
 ) -> SweepResult:
     """Run a sweep to its end, and report on it.
 
@@ -74,12 +76,23 @@ def run_sweep(
         overrides: `key=value` words, as on the command line (files only).
         local: start a Ray of our own even if `RAY_ADDRESS` names a cluster.
         rerun: forget what an earlier run of this sweep left, and run everything again.
+        resume: the name of a sweep that was begun before; it goes on with the configuration it had.
 
     Raises:
         OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started.
     """
-    checked = config.check(sweep) if isinstance(sweep, Mapping) else config.load(sweep, overrides)
+    if resume is not None:
+        checked = _begun_before(resume, overrides)
+    else:
+        checked = config.check(sweep) if isinstance(sweep, Mapping) else config.load(sweep, overrides)
     return _run(checked, local, rerun)
+
+
+def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
+    """The sweep of this name; `storage=…` says where to look, other words change it."""
+    storage = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("storage=")), "results")
+    given = given_before(sweep_folder(storage, name), name)
+    return config.check(config.overridden(given, overrides), f"{storage}/{name}")
 
 
 def open_store(sweep: Sweep) -> TaskStore:
@@ -115,9 +128,9 @@ def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
     if local:  # a cluster is asked once it is connected
         check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
     store = open_store(sweep)
-    plan = make_plan(sweep, store.hash)
     root = sweep_folder(sweep.document.storage, sweep.name)
-    Journal.refuse_another(root, plan)
+    journal = Journal.look(root, make_plan(sweep, store.hash))
+    plan = journal.plan
 
     from orchestrator import (
         tracking,
@@ -128,7 +141,7 @@ def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
     tracking.prepare(uri)
     if rerun:
         tracking.forget(uri, experiment, sweep.name)
-    journal = Journal.open(root, plan, rerun)
+    journal.take(rerun)
     writer = tracking.Writer(uri, experiment, plan, root, provenance.collect(store.hash), started_ms)
     interrupt = Interrupt()
     status = "FAILED"
@@ -212,7 +225,7 @@ def _result(
     ]
     lines += [f"problem: {line}" for line in problems]
     if interrupted:
-        lines.append("interrupted: run the same command again to go on from here")
+        lines.append(f"interrupted: go on with: python -m orchestrator.sweep --resume {shlex.quote(sweep.name)}")
     return SweepResult(
         sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code
     )
@@ -223,8 +236,8 @@ def plan_text(sweep: Sweep) -> str:
     from orchestrator import cost
 
     store = open_store(sweep)
-    plan = make_plan(sweep, store.hash)
-    done = Journal.look(sweep_folder(sweep.document.storage, sweep.name), plan)
+    journal = Journal.look(sweep_folder(sweep.document.storage, sweep.name), make_plan(sweep, store.hash))
+    plan, done = journal.plan, journal.finished()
     costs = cost.estimate(sweep, plan, store)
     width = max(len(trial.configuration.label) for trial in plan.trials)
     lines = [f"{'hash':12}  {'configuration':{width}}  seeds  batches  gradients/datapoint  seconds"]
@@ -252,9 +265,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep's YAML, and changes to it")
     parser.add_argument("--plan", action="store_true", help="print the trials and their cost, and start nothing")
     parser.add_argument("--local", action="store_true", help="start a Ray of our own, whatever RAY_ADDRESS says")
+    parser.add_argument("--resume", metavar="NAME", help="go on with a sweep that was begun before")
     parser.add_argument("--rerun", action="store_true", help="forget earlier results of this sweep")
     arguments = parser.parse_args(argv)
     files = [word for word in arguments.words if "=" not in word]
+    if arguments.resume is not None and (files or arguments.plan or arguments.rerun):
+        parser.error("--resume takes the sweep from its folder: no FILE, --plan or --rerun beside it")
     if len(files) > 1:
         parser.error(f"one sweep at a time (got {', '.join(files)})")
     arguments.file = files[0] if files else None
@@ -269,7 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.plan:
             print(plan_text(config.load(arguments.file, arguments.overrides)))
             return ALL_WELL
-        result = run_sweep(arguments.file, arguments.overrides, arguments.local, arguments.rerun)
+        result = run_sweep(arguments.file, arguments.overrides, arguments.local, arguments.rerun, arguments.resume)
     except (OrchestratorError, StreamsError) as error:
         print(error, file=sys.stderr)
         return getattr(error, "exit_code", BAD_INPUT)

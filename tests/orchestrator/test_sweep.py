@@ -247,13 +247,13 @@ def test_ctrl_c_keeps_the_chunk_and_the_same_command_goes_on(tmp_path: Path) -> 
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
-    assert "run the same command again" in out
+    assert "interrupted: go on with: python -m orchestrator.sweep --resume long" in out
     assert set(statuses(folder)) == {"KILLED"}
     (trial,) = trials(folder, "long")
     half = chunks.newest(trial)
     assert half is not None
     assert 6 <= half.batches < 60
-    again = run(folder, "sweep.yaml")
+    again = run(folder, "--resume", "long")
     assert again.returncode == 0, again.stderr
     recipe = recipes()["rainbow_digits"](tasks=4, train=150, validation=12, test=12)  # type: ignore[call-arg]
     bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 3}, [0, 1])

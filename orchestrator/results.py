@@ -1,0 +1,206 @@
+"""Reading a sweep back from MLflow: `load_curves` for notebooks, `find_sweep` for the report."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from orchestrator.errors import OrchestratorError, fault
+from orchestrator.run_names import from_text, sweep_key, unlisted
+from orchestrator.run_tree import PARENT, search
+from orchestrator.tracking_database import DEFAULT_URI, open_existing
+from orchestrator.tracking_projection import CURVES_FILE
+
+COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
+_AT_ONCE = 8
+
+
+class SweepNotFound(OrchestratorError):  # noqa: N818
+    """There is no sweep of that name; the line lists those that there are."""
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """A seed's run. ``diverged_at``: the batch, None if it did not."""
+
+    run_id: str
+    seed: int
+    status: str
+    diverged_at: int | None
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ConfigurationRuns:
+    """A configuration's run and those of its seeds.
+
+    ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
+    ``metrics``: the numbers there is only one of (objective, seconds, …).
+    """
+
+    run_id: str
+    hash: str
+    label: str
+    learner: str
+    needs_boundaries: bool
+    complete: bool
+    planned: tuple[int, ...]
+    parameters: dict[str, Any]
+    metrics: dict[str, float]
+    seeds: tuple[SeedRun, ...]
+
+
+@dataclass(frozen=True)
+class SweepRuns:
+    """A sweep as MLflow has it, its configurations in the order of their runs."""
+
+    client: Any
+    run_id: str
+    name: str
+    objective: str
+    mode: str
+    configurations: tuple[ConfigurationRuns, ...]
+
+
+def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> pd.DataFrame:
+    """Every point of every seed of a sweep, tidy.
+
+    Args:
+        name: the sweep's name; of several, in several experiments, the newest.
+        tracking_uri: where it was tracked.
+        experiment: the experiment to look in; all of them if None.
+
+    Returns:
+        One row per point: the columns configuration (its hash), label, learner, seed, metric, step, value, and one for
+        each hyper-parameter that varies (missing where a learner does not have it).
+
+    Raises:
+        SweepNotFound: one line, with the names that there are.
+        TrackingError: there is nothing at that URI.
+    """
+    return curves_of(find_sweep(name, tracking_uri, experiment))
+
+
+def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> SweepRuns:
+    """The newest sweep of this name, or of any if it is None. Raises as `load_curves`."""
+    client = open_existing(tracking_uri)
+    experiments = [each.experiment_id for each in _experiments(client) if experiment in (None, each.name)]
+    sweeps = list(search(client, experiments, "tags.`foml.kind` = 'sweep'")) if experiments else []
+    sweeps.sort(key=lambda run: run.info.start_time, reverse=True)
+    parent = next((run for run in sweeps if name in (None, run.data.tags["foml.sweep"])), None)
+    if parent is None:
+        names = list(dict.fromkeys(run.data.tags["foml.sweep"] for run in sweeps))
+        raise SweepNotFound(_not_found(name, names, tracking_uri))
+    tags = parent.data.tags
+    return SweepRuns(
+        client,
+        parent.info.run_id,
+        tags["foml.sweep"],
+        tags.get("foml.objective", "cumulative_error"),
+        tags.get("foml.mode", "min"),
+        tuple(_configurations(client, parent)),
+    )
+
+
+def curves_of(sweep: SweepRuns) -> pd.DataFrame:
+    """`load_curves` of a sweep that was found before."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        parts = list(pool.map(lambda of: _points(sweep.client, of), sweep.configurations))
+    varying = _varying(sweep.configurations)
+    frames = []
+    for of, part in zip(sweep.configurations, parts, strict=True):
+        part = part.sort_values(["seed", "metric", "step"], kind="stable")
+        part = part.assign(configuration=of.hash, label=of.label, learner=of.learner)
+        frames.append(part.assign(**{column: of.parameters.get(key) for key, column in varying.items()}))
+    columns = [*COLUMNS, *varying.values()]
+    frames = [frame for frame in frames if len(frame)]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+
+def _experiments(client: Any) -> Iterable[Any]:
+    token = None
+    while True:
+        page = client.search_experiments(max_results=1_000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _not_found(name: str | None, names: Sequence[str], uri: str) -> str:
+    if not names:
+        return fault("sweep", "", f"there is none in {uri}", remedy="run one: python -m orchestrator.sweep")
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return fault("sweep", "", f"{uri} has none of this name", name, f"there are: {shown}")
+
+
+def _configurations(client: Any, parent: Any) -> list[ConfigurationRuns]:
+    prefix = sweep_key(parent.data.tags["foml.sweep"]) + "/"
+    runs = [
+        run
+        for kind in ("configuration", "seed")
+        for run in search(client, [parent.info.experiment_id], f"tags.`foml.kind` = '{kind}'")
+        if run.data.tags["foml.run_key"].startswith(prefix)
+    ]
+    seeds: dict[str, list[SeedRun]] = {}
+    for run in runs:
+        tags = run.data.tags
+        if tags["foml.kind"] == "seed":
+            at = int(tags["foml.diverged_at"]) if "foml.diverged_at" in tags else None
+            seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), run.info.status, at, tuple(run.data.metrics))
+            seeds.setdefault(tags[PARENT], []).append(seed)
+    found = [run for run in runs if run.data.tags["foml.kind"] == "configuration"]
+    found.sort(key=lambda run: run.info.start_time)
+    return [_configuration(run, seeds.get(run.info.run_id, [])) for run in found]
+
+
+def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
+    tags = run.data.tags
+    return ConfigurationRuns(
+        run_id=run.info.run_id,
+        hash=tags["foml.configuration"],
+        label=tags["foml.label"],
+        learner=tags["foml.learner"],
+        needs_boundaries=tags["foml.needs_boundaries"] == "true",
+        complete=run.info.status == "FINISHED" and tags.get("foml.complete_for") == tags["foml.seeds"],
+        planned=tuple(unlisted(tags["foml.seeds"])),
+        parameters={key: from_text(text) for key, text in run.data.params.items()},
+        metrics=dict(run.data.metrics),
+        seeds=tuple(sorted(seeds, key=lambda each: each.seed)),
+    )
+
+
+def _points(client: Any, of: ConfigurationRuns) -> pd.DataFrame:
+    """The points of a configuration's seeds: from the table that a complete one has, which spares MLflow a request for
+    every curve; else from its histories."""
+    from mlflow.exceptions import MlflowException
+
+    if of.complete:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return pd.read_parquet(client.download_artifacts(of.run_id, CURVES_FILE, folder))
+        except (MlflowException, OSError):
+            pass  # the artifacts are out of reach from here: the histories say the same
+    rows = [
+        (run.seed, name, point.step, point.value)
+        for run in of.seeds
+        for name in run.metrics
+        for point in client.get_metric_history(run.run_id, name)
+    ]
+    return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])
+
+
+def _varying(configurations: Sequence[ConfigurationRuns]) -> dict[str, str]:
+    """Parameter → column, of those that two configurations have different values of."""
+    values: dict[str, list[Any]] = {}
+    for of in configurations:
+        for key, value in of.parameters.items():
+            if key != "learner" and value not in values.setdefault(key, []):
+                values[key].append(value)
+    varying = [key for key, there in values.items() if len(there) > 1]
+    return {key: f"{key} (option)" if key in COLUMNS else key for key in sorted(varying)}

@@ -1,0 +1,100 @@
+"""The sweep's folder: one sweep a name, grown without running anything twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.errors import ConfigError
+from orchestrator.journal import Journal, given_before
+from orchestrator.plan import make_plan
+
+LEARNERS = [{"name": "foml", "K": {"grid": [1, 5]}}]
+
+
+def plan(**change: object):  # type: ignore[no-untyped-def]
+    document = {"name": "j", "stream": {"name": "rainbow_digits"}, "learners": LEARNERS, "seeds": 2} | change
+    return make_plan(config.check(document), "store")
+
+
+def stacks(journal: Journal) -> list[tuple[int, tuple[int, ...]]]:
+    return [(trial.configuration.options["K"], trial.seeds) for trial in journal.plan.trials]
+
+
+def taken(root: Path, **change: object) -> Journal:
+    journal = Journal.look(root, plan(**change))
+    journal.take()
+    return journal
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    journal = Journal.look(tmp_path / "j", plan())
+    assert stacks(journal) == [(1, (0, 1)), (5, (0, 1))]
+    assert journal.finished() == set()
+    assert not (tmp_path / "j").exists()
+
+
+def test_new_seeds_are_a_stack_of_their_own(tmp_path: Path) -> None:
+    taken(tmp_path)
+    grown = taken(tmp_path, seeds=4)
+    assert stacks(grown) == [(1, (0, 1)), (1, (2, 3)), (5, (0, 1)), (5, (2, 3))]
+    again = taken(tmp_path, seeds=5)
+    assert stacks(again)[:3] == [(1, (0, 1)), (1, (2, 3)), (1, (4,))]
+    fewer = taken(tmp_path, seeds=[0, 1])
+    assert stacks(fewer) == [(1, (0, 1)), (5, (0, 1))]
+    assert stacks(taken(tmp_path, seeds=5))[:3] == [(1, (0, 1)), (1, (2, 3)), (1, (4,))]
+
+
+def test_a_wider_grid_keeps_what_was_there(tmp_path: Path) -> None:
+    before = {trial.key for trial in taken(tmp_path).plan.trials}
+    wider = taken(tmp_path, learners=[{"name": "foml", "K": {"grid": [1, 3, 5]}}])
+    assert {trial.key for trial in wider.plan.trials} > before
+    assert len(wider.plan.trials) == 3
+
+
+def test_another_sweep_of_the_name_is_refused_with_every_difference(tmp_path: Path) -> None:
+    taken(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        Journal.look(tmp_path, plan(batch_size=5, stream={"name": "rainbow_digits", "tasks": 3}))
+    keys = [line.split(": ")[1] for line in caught.value.faults]
+    assert keys == ["stream", "batch_size"]
+    assert '"tasks":3' in caught.value.faults[0]
+    assert "with 10 (got 5); choose another name" in caught.value.faults[1]
+
+
+def test_what_was_given_comes_back_as_it_was(tmp_path: Path) -> None:
+    taken(tmp_path / "j")
+    given = given_before(tmp_path / "j", "j")
+    assert given["learners"] == LEARNERS
+    assert stacks(Journal.look(tmp_path / "j", make_plan(config.check(given), "store"))) == [(1, (0, 1)), (5, (0, 1))]
+
+
+def test_resuming_what_was_never_begun(tmp_path: Path) -> None:
+    taken(tmp_path / "one")
+    with pytest.raises(ConfigError, match=r"--resume: must be a sweep that was begun in .* \(got two\); there are: one"):
+        given_before(tmp_path / "two", "two")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"sweep": {}}', '{"given": {}, "sweep": {}, "trials": [1]}'])
+def test_a_damaged_journal_is_one_line(tmp_path: Path, content: str) -> None:
+    journal = taken(tmp_path)
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"must be a sweep's journal .* remove this file") as caught:
+        Journal.look(tmp_path, journal.plan)
+    assert len(caught.value.faults) == 1
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="must be a folder that can be written"):
+        Journal.look(tmp_path / "file" / "j", plan()).take()
+
+
+def test_the_journal_names_every_stack(tmp_path: Path) -> None:
+    taken(tmp_path)
+    taken(tmp_path, seeds=3)
+    listed = json.loads((tmp_path / "sweep.json").read_text())["trials"]
+    assert sorted((entry["label"], entry["seeds"]) for entry in listed) == [
+        ("foml K=1", [0, 1]), ("foml K=1", [2]), ("foml K=5", [0, 1]), ("foml K=5", [2]),
+    ]  # fmt: skip
