@@ -32,7 +32,7 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
 
     Raises:
         SourceError: one line for every fault of the source.
-        StoreError: `out` holds something else, or a damaged store.
+        StoreError: `out` holds something else, or a damaged store, or cannot be written to.
         OptionError: no seed, or one that is negative, or options that do not go together.
     """
     wanted = _checked_seeds(seeds)
@@ -41,16 +41,22 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     faults = option_faults(recipe)
     if faults:
         raise OptionError(*faults)
-    with locked(folder):
-        sweep_unfinished(folder)
-        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-            _build_new(recipe, wanted, folder, tell)
-        store = TaskStore.open(folder)
-        if store.manifest["recipe"] != recipe.identity():
-            got = manifests.canonical(store.manifest["recipe"])
-            rule = f"must be empty or hold the store of {manifests.canonical(recipe.identity())}"
-            raise StoreError(fault(folder, rule, got, "choose another folder"))
-        _add_seeds(recipe, store, [seed for seed in wanted if seed not in store.seeds], tell)
+    if (folder / manifests.NAME).is_file():  # a store that has all is used without a lock, even where nobody may write
+        store = _open(recipe, folder)
+        if set(wanted) <= set(store.seeds):
+            return store
+    try:
+        with locked(folder):
+            sweep_unfinished(folder)
+            if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+                _build_new(recipe, wanted, folder, tell)
+            store = _open(recipe, folder)
+            _add_seeds(recipe, store, [seed for seed in wanted if seed not in store.seeds], tell)
+    except OSError as error:
+        remedy = "choose another folder, or make room and rights in this one"
+        raise StoreError(
+            fault(error.filename or folder, "cannot be read or written", error.strerror or error, remedy)
+        ) from error
     return TaskStore.open(folder)
 
 
@@ -65,6 +71,16 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = Non
     key = manifests.canonical([manifests.FORMAT_VERSION, recipe.identity(), recipe.fingerprint()])
     name = f"{recipe.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     return build(recipe, seeds, cache_folder() / "stores" / name, progress)
+
+
+def _open(recipe: Recipe, folder: Path) -> TaskStore:
+    """Open the store in `folder`, which must be this recipe's."""
+    store = TaskStore.open(folder)
+    if store.manifest["recipe"] != recipe.identity():
+        got = manifests.canonical(store.manifest["recipe"])
+        rule = f"must be empty or hold the store of {manifests.canonical(recipe.identity())}"
+        raise StoreError(fault(folder, rule, got, "choose another folder"))
+    return store
 
 
 def _build_new(recipe: Recipe, seeds: list[int], folder: Path, progress: Progress) -> None:
@@ -115,26 +131,28 @@ def _checked_seeds(seeds: Iterable[int]) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 0, or 2 with one line per fault."""
-    parser = argparse.ArgumentParser(
-        prog="python -m streams.build", description="Build a task store, or add seeds to one."
-    )
-    parser.add_argument("name", help="the recipe's name")
-    parser.add_argument("options", nargs="*", metavar="key=value", help="options of the recipe")
-    parser.add_argument("--out", required=True, help="the store's folder")
-    parser.add_argument("--data", help="the folder that holds the source data (same as data=DIR)")
-    parser.add_argument("--seeds", type=int, default=3, help="how many stream seeds, 0 to SEEDS-1 (default 3)")
-    parser.epilog = f"recipes: {', '.join(sorted(recipes()))}"
-    parser.add_argument("--skip-bad", action="store_true", help="leave unreadable images out (same as skip_bad=true)")
-    given = parser.parse_intermixed_args(arguments)
-    words = [*given.options, *([f"data={given.data}"] if given.data is not None else [])]
-    words += ["skip_bad=true"] if given.skip_bad else []
     try:
-        store = build(recipe_from_words(given.name, words), range(given.seeds), given.out, ProgressLine())
+        return _run(arguments)
     except StreamsError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = argparse.ArgumentParser("python -m streams.build", description="Build a task store, or add seeds to one.")
+    parser.add_argument("name", help=f"the recipe's name: {', '.join(sorted(recipes()))}")
+    parser.add_argument("options", nargs="*", metavar="key=value", help="options of the recipe")
+    parser.add_argument("--out", required=True, help="the store's folder")
+    parser.add_argument("--data", help="the folder that holds the source data (same as data=DIR)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many stream seeds, 0 to SEEDS-1 (default 3)")
+    parser.add_argument("--skip-bad", action="store_true", help="leave unreadable images out (same as skip_bad=true)")
+    given = parser.parse_intermixed_args(arguments)
+    words = [*given.options]
+    words += [f"data={given.data}"] if given.data is not None else []
+    words += ["skip_bad=true"] if given.skip_bad else []
+    store = build(recipe_from_words(given.name, words), range(given.seeds), given.out, ProgressLine())
     print(f"{store.path}: {store.name}, {store.count:,} images, seeds {store.seeds}, hash {store.hash}")
     return 0
 

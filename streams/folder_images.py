@@ -97,7 +97,9 @@ def collect_files(
     record: dict[str, Any] = {"name": source.name, "files": {f"{len(source.files)} images": decoded.digest}}
     record["notices"] = notices
     record["skipped"] = [source.files[row] for row in decoded.bad]
-    return Collected(decoded.pixels[good], Images(classes, splits, tuple(names)), record)
+    # There may be gigabytes of them: no copy for nothing.
+    pixels = decoded.pixels if len(good) == len(source.files) else decoded.pixels[good]
+    return Collected(pixels, Images(classes, splits, tuple(names)), record)
 
 
 def _check_sizes(names: Sequence[str], counts: Any, pools: Pools) -> None:

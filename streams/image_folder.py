@@ -86,13 +86,16 @@ def _list(data: str | None) -> tuple[Path, list[str], int]:
         remedy = "name a folder that holds a folder of images per class"
         raise SourceError(fault(data, "data: must be a folder that exists", remedy=remedy))
     files, ignored = [], 0
-    for folder, _, names in os.walk(root, followlinks=True):
+    unreadable: list[OSError] = []
+    for folder, _, names in os.walk(root, onerror=unreadable.append, followlinks=True):
         for name in names:
             path = (Path(folder) / name).relative_to(root).as_posix()
             if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".") and "/" in path:
                 files.append(path)
             else:
                 ignored += 1
+    if unreadable:
+        raise SourceError(*(fault(error.filename, "cannot be read", error.strerror) for error in unreadable))
     if not files:
         rule = f"data: must hold folders with images ({' '.join(sorted(SUFFIXES))})"
         raise SourceError(fault(data, rule, remedy="a folder per class, images in it"))

@@ -160,8 +160,10 @@ def recipes() -> dict[str, type[Recipe]]:
             continue
         try:
             members = vars(importlib.import_module(f"streams.{module}"))
-        except ImportError as error:
-            raise StreamsError(fault(f"streams/{module}.py", "cannot be imported", error)) from error
+        except Exception as error:  # a user's file may fail in any way
+            raise StreamsError(
+                fault(f"streams/{module}.py", "cannot be imported", f"{type(error).__name__}: {error}")
+            ) from error
         for member in members.values():
             if not (isinstance(member, type) and issubclass(member, Recipe)) or inspect.isabstract(member):
                 continue

@@ -83,10 +83,9 @@ class TaskStore:
     Pickles as its path and hash, and maps again where it is loaded. Open with `TaskStore.open`.
     """
 
-    def __init__(self, path: Path, manifest: dict[str, Any], images: pa.RecordBatch) -> None:
+    def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
-        self._images = images
         self._tables: dict[int, Table] = {}
 
     @classmethod
@@ -95,47 +94,50 @@ class TaskStore:
 
         Args:
             path: its folder.
-            verify: re-hash every byte of it, all seeds included; otherwise manifest, structure and lengths are checked.
+            verify: re-hash every byte, all seeds included; otherwise manifests, structure and lengths are checked.
 
         Raises:
-            StoreError: it is missing, of a newer version, cut, or (with `verify`) changed in any byte.
+            StoreError: it is missing, of a newer version, cut, or (with `verify`) changed in any byte; one line for
+                every file that is not as it was written.
         """
         folder = Path(path).absolute()
-        manifest = manifests.read(folder, _KEYS)
-        store = cls(folder, manifest, _map(folder / IMAGES, image_schema(_bytes_per_image(manifest))))
-        if store._images.num_rows != store.count:
-            rule = f"must have {store.count} rows"
-            raise StoreError(fault(folder / IMAGES, rule, store._images.num_rows, "build the store anew"))
-        faults: list[str] = []
+        store = cls(folder, manifests.read(folder, _KEYS))
+        # Bytes come first: what is damaged is told before Arrow is asked to read it.
+        faults = manifests.verify_bytes(folder, store.manifest) if verify else []
         for seed in store.seeds:
             try:
-                store._seed_manifest(seed)
+                manifest = store._seed_manifest(seed)
+                faults += manifests.verify_bytes(store._seed_folder(seed), manifest) if verify else []
             except StoreError as error:
                 faults += error.faults
         if faults:
             raise StoreError(*faults)
+        if store._images.num_rows != store.count:
+            rule = f"must have {store.count} rows"
+            raise StoreError(fault(folder / IMAGES, rule, store._images.num_rows, "build the store anew"))
         if verify:
-            store.verify()
+            store._check_contents()
         return store
 
     def verify(self) -> None:
-        """Re-hash every byte of the store, and read every seed's table.
+        """Re-hash every byte of the store, as it is on disk now.
 
         Raises:
             StoreError: one line for every file that differs from what was written.
         """
-        faults = manifests.verify_bytes(self.path, self.manifest)
-        found = manifests.content_digest(self.pixels, self.classes_of, self.splits_of)
-        if found != self.manifest["content"]:
-            faults.append(_other_content(self.path / IMAGES, self.manifest["content"], found))
-        for seed in self.seeds:
-            changed = manifests.verify_bytes(self._seed_folder(seed), self._seed_manifest(seed))
-            if not changed:
-                table = self.table(seed)
-                found = manifests.content_digest(table.task, table.split, table.image_ids, table.label)
-                if found != table.manifest["content"]:
-                    changed = [_other_content(self._seed_folder(seed) / DATAPOINTS, table.manifest["content"], found)]
-            faults += changed
+        TaskStore.open(self.path, verify=True)
+
+    def _check_contents(self) -> None:
+        tables = [self.table(seed) for seed in self.seeds]
+        contents = {self.path / IMAGES: (self.manifest, (self.pixels, self.classes_of, self.splits_of))} | {
+            self._seed_folder(seed) / DATAPOINTS: (t.manifest, (t.task, t.split, t.image_ids, t.label))
+            for seed, t in zip(self.seeds, tables, strict=True)
+        }
+        faults = [
+            fault(path, f"content must be {manifest['content']}", found, "build the store anew")
+            for path, (manifest, columns) in contents.items()
+            if (found := manifests.content_digest(*columns)) != manifest["content"]
+        ]
         if faults:
             raise StoreError(*faults)
 
@@ -169,6 +171,10 @@ class TaskStore:
     def images_per_datapoint(self) -> int:
         """V: 1, or 2 where a datapoint is a pair."""
         return int(self.manifest["images_per_datapoint"])
+
+    @cached_property
+    def _images(self) -> pa.RecordBatch:
+        return _map(self.path / IMAGES, image_schema(_bytes_per_image(self.manifest)))
 
     @cached_property
     def pixels(self) -> npt.NDArray[np.uint8]:
@@ -254,10 +260,6 @@ class TaskStore:
 
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
         return _reopen, (str(self.path), self.hash)
-
-
-def _other_content(path: Path, recorded: str, found: str) -> str:
-    return fault(path, f"content must be {recorded}", found, "build the store anew")
 
 
 def _reopen(path: str, expected: str) -> TaskStore:

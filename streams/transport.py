@@ -49,16 +49,22 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
     return folder
 
 
+def _shown(address: str) -> str:
+    """The address without the keys that may stand in it (`s3://key:secret@bucket/store?endpoint_override=...`)."""
+    scheme, _, rest = address.partition("?")[0].rstrip("/").partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
 class _Remote:
     """A store at an address, read through `pyarrow.fs`."""
 
     def __init__(self, address: str, progress: Progress) -> None:
-        self._address = address.rstrip("/")
+        self._address = _shown(address)
         self._progress = progress
         try:
-            self._files, root = fs.FileSystem.from_uri(self._address)
+            self._files, root = fs.FileSystem.from_uri(address.rstrip("/"))
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise StoreError(fault(address, "must be an address that pyarrow.fs can open", error)) from None
+            raise StoreError(fault(self._address, "must be an address that pyarrow.fs can open", error)) from None
         self._root = PurePosixPath(root)
 
     def hash(self) -> str:

@@ -4,17 +4,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+import streams
 from streams import build as build_module
 from streams import recipes
 from streams.build import build, cached, main
 from streams.errors import OptionError, StoreError
+from streams.image_folder import ImageFolder
 from streams.options import recipe_from_words
 from streams.rainbow import RainbowDigits, RainbowMnist
 from streams.store import TaskStore
@@ -58,6 +59,31 @@ def test_what_is_there_is_not_built_again(digits_store: TaskStore, monkeypatch: 
     assert snapshot(digits_store.path) == before
 
 
+def test_a_store_that_has_all_needs_no_lock(
+    digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_module, "locked", lambda _: pytest.fail("a lock was asked for"))
+    assert build(RainbowDigits(), [0, 1], digits_store.path).hash == digits_store.hash
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError) as caught:
+        build(RainbowDigits(), [0], tmp_path / "file" / "store")
+    assert str(caught.value).startswith(f"{tmp_path / 'file'}")
+    assert "cannot be read or written (got " in str(caught.value)
+
+
+def test_a_broken_file_of_the_users_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text("1 / 0")
+    monkeypatch.setattr(streams, "__path__", [*streams.__path__, str(tmp_path)])
+    assert main(["rainbow_digits", "--out", str(tmp_path / "store")]) == 2
+    told = capsys.readouterr().err
+    assert told == "streams/mine.py: cannot be imported (got ZeroDivisionError: division by zero)\n"
+
+
 def test_a_folder_with_something_else_is_left_alone(digits_store: TaskStore, tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         build(RainbowDigits(tasks=5), [0], digits_store.path)
@@ -75,53 +101,60 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(build_module, "write_seed", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreError) as caught:
         build(RainbowDigits(), [0], tmp_path / "store")
+    remedy = "choose another folder, or make room and rights in this one"
+    assert (
+        str(caught.value) == f"{tmp_path / 'store'}: cannot be read or written (got No space left on device); {remedy}"
+    )
     assert [path.name for path in tmp_path.iterdir()] == [".store.lock"]
 
 
 KILLED = """
 import sys, time
 from streams import build
-from streams.rainbow import RainbowDigits
+from streams.image_folder import ImageFolder
 def hang(*_):
     print("writing", flush=True)
     time.sleep(60)
 build.write_seed = hang
-build.build(RainbowDigits(), [0], sys.argv[1])
+build.build(ImageFolder(data=sys.argv[2], size=8), [0], sys.argv[1])
 """
 
 
-def test_a_killed_build_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+def test_a_killed_build_leaves_nothing_that_looks_whole(made_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(out)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    words = [sys.executable, "-c", KILLED, str(out), str(made_folder)]
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "writing\n"
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not out.exists()
     assert len(list(tmp_path.glob(".store.unfinished-*"))) == 1
-    store = build(RainbowDigits(), [0], out)
+    store = build(ImageFolder(data=str(made_folder), size=8), [0], out)
     store.verify()
     assert list(tmp_path.glob(".store.unfinished-*")) == []
 
 
-def build_cached(seeds: list[int]) -> tuple[str, str, float]:
-    began = time.time()
-    store = cached(RainbowDigits(), seeds)
+def build_cached(data: Path, seeds: list[int]) -> tuple[str, str, bool]:
+    told: list[str] = []
+    store = cached(ImageFolder(data=str(data), size=8), seeds, lambda what, *_: told.append(what))
     store.verify()
-    return str(store.path), store.hash, (store.path / "images.arrow").stat().st_mtime - began
+    return str(store.path), store.hash, "decoding images" in told
 
 
 def test_four_processes_at_once_build_one_cached_store(
-    digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOML_CACHE", str(tmp_path))
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        built = list(pool.map(build_cached, [[0], [0, 1], [1, 2], [0, 2]]))
-    assert {entry[:2] for entry in built} == {(built[0][0], digits_store.hash)}
+        built = list(pool.map(build_cached, [made_folder] * 4, [[0], [0, 1], [1, 2], [0, 2]]))
     (folder,) = (path for path in (tmp_path / "stores").iterdir() if path.is_dir())
-    assert folder.name.startswith("rainbow_digits-")
+    assert {path for path, _, _ in built} == {str(folder)}
+    assert len({found for _, found, _ in built}) == 1
+    assert [decoded for _, _, decoded in built].count(True) == 1  # one read the source, the others waited
+    assert folder.name.startswith("image_folder-")
     assert TaskStore.open(folder, verify=True).seeds == [0, 1, 2]
     assert sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock")) == [
         "images.arrow", "manifest.json", "seed-0", "seed-1", "seed-2",

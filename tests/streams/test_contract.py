@@ -76,6 +76,23 @@ def test_building_again_gives_the_same_hash(recipe: Recipe, store: TaskStore, tm
     assert again.table(3).manifest == store.table(3).manifest
 
 
+def test_the_data_folder_is_left_as_it_was(recipe: Recipe, tmp_path: Path) -> None:
+    """Its folders cannot be written to, and nothing in it has changed after a build."""
+    data = getattr(recipe, "data", None)
+    if data is None:
+        pytest.skip("reads no folder")
+    folders = [path for path in [Path(data), *Path(data).rglob("*")] if path.is_dir()]
+    before = {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in Path(data).rglob("*")}
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        build(recipe, [0], tmp_path / "store")
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+    assert {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in Path(data).rglob("*")} == before
+
+
 def test_seeds_differ(store: TaskStore) -> None:
     first, second = (Stream(store, seed).read(0, 100) for seed in SEEDS)
     assert not np.array_equal(first.image_ids, second.image_ids)

@@ -89,6 +89,23 @@ def test_the_inner_folder_may_be_named_too(made_cifar: Path) -> None:
     np.testing.assert_array_equal(outer.pixels, inner.pixels)
 
 
+def test_the_download_is_torchvisions_and_lands_in_the_cache(
+    made_cifar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a network: torchvision's class is replaced by one that brings the made files, and counts its calls."""
+    datasets = pytest.importorskip("torchvision.datasets")
+    asked = []
+
+    def bring(root: str, download: bool) -> None:
+        asked.append((root, download))
+        shutil.copytree(made_cifar, root, dirs_exist_ok=True)
+
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets, "CIFAR100", bring)
+    assert len(OnlineCifar100(**SMALL).collect().pixels) == len(OnlineCifar100(**SMALL).collect().pixels) == 840
+    assert asked == [(str(tmp_path / "downloads"), True)]
+
+
 def test_a_folder_that_is_not_cifar(tmp_path: Path) -> None:
     assert faults_of(tmp_path / "no") == (
         f"{tmp_path / 'no'}: data: must be a folder that exists; name the folder that holds cifar-100-python",

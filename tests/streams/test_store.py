@@ -4,18 +4,76 @@ import json
 import multiprocessing
 import pickle
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from streams import manifest as manifests
 from streams.build import build
 from streams.errors import StoreError
+from streams.image_folder import ImageFolderPairs
 from streams.rainbow import RainbowDigits
 from streams.store import TaskStore
 from streams.stream import Stream
+
+
+@pytest.fixture(scope="module")
+def small(made_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a store of 132 images of 8x8, two seeds."""
+    folder = tmp_path_factory.mktemp("stores") / "small"
+    build(ImageFolderPairs(data=str(made_folder), size=8, tasks=3, train=20, validation=4, test=4), [0, 5], folder)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+
+
+def written(files: dict[str, bytes], folder: Path) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_change_of_any_byte_is_noticed_by_verify(small: dict[str, bytes], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(small)))
+    content = bytearray(small[name])
+    position = data.draw(st.integers(0, len(content) - 1))
+    content[position] ^= data.draw(st.integers(1, 255))
+    with tempfile.TemporaryDirectory() as folder:
+        written({**small, name: bytes(content)}, Path(folder))
+        with pytest.raises(StoreError) as caught:
+            TaskStore.open(folder, verify=True)
+    assert all("\n" not in line for line in caught.value.faults)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_any_truncation_is_noticed_when_the_store_is_opened(small: dict[str, bytes], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(small)))
+    whole = small[name]
+    least = 2 if name.endswith(".json") else 1  # a manifest without its last line feed reads the same
+    length = data.draw(st.integers(0, len(whole) - least))
+    with tempfile.TemporaryDirectory() as folder:
+        written({**small, name: whole[:length]}, Path(folder))
+        with pytest.raises(StoreError):
+            TaskStore.open(folder)
+
+
+def test_the_small_store_is_whole(small: dict[str, bytes], tmp_path: Path) -> None:
+    assert sorted(small) == [
+        "images.arrow",
+        "manifest.json",
+        "seed-0/datapoints.arrow",
+        "seed-0/manifest.json",
+        "seed-5/datapoints.arrow",
+        "seed-5/manifest.json",
+    ]
+    assert TaskStore.open(written(small, tmp_path), verify=True).seeds == [0, 5]
 
 
 @pytest.fixture

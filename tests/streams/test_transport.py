@@ -106,3 +106,12 @@ def test_a_manifest_without_a_hash_is_refused(remote: Path) -> None:
         (remote / "manifest.json").write_text(content)
         with pytest.raises(StoreError, match=said):
             localise(f"file://{remote}")
+
+
+def test_keys_in_an_address_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path))
+    address = "s3://key:secret@bucket/store?endpoint_override=127.0.0.1%3A9&scheme=http&region=us-east-1"
+    with pytest.raises(StoreError) as caught:
+        localise(address + "&unknown_option=1")
+    assert "secret" not in str(caught.value)
+    assert str(caught.value).startswith("s3://bucket/store")
