@@ -110,7 +110,7 @@ def test_a_stream_reads_the_same_however_it_is_cut(store: TaskStore, schedule: S
     np.testing.assert_array_equal(again.image_ids, whole.image_ids)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_any_read_is_that_part_of_the_whole(store: TaskStore, data: st.DataObject) -> None:
     stream = Stream(store, data.draw(st.sampled_from(SEEDS)), data.draw(st.sampled_from(SCHEDULES)))

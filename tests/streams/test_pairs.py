@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streams.class_tasks import class_chain, deal_pools
@@ -16,6 +16,7 @@ def of(seed: int) -> np.random.Generator:
     return generator(seed, "test")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(8, 60), st.integers(1, 40), st.integers(0, 2**31))
 def test_a_step_keeps_exactly_two_classes_and_brings_three(classes: int, tasks: int, seed: int) -> None:
     chain = class_chain(classes, tasks, 5, 2, of(seed))
@@ -26,6 +27,7 @@ def test_a_step_keeps_exactly_two_classes_and_brings_three(classes: int, tasks: 
         assert len(set(before) & set(after)) == 2
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(2, 6), st.integers(0, 5), st.integers(0, 1_000))
 def test_any_chain_keeps_what_it_should(per_task: int, keep: int, seed: int) -> None:
     keep = min(keep, per_task - 1)
@@ -40,6 +42,7 @@ def test_every_class_comes_about_equally_often() -> None:
     assert share.max() < 0.017
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(2, 30), min_size=2, max_size=6),
     st.integers(1, 100).map(lambda half: 2 * half),
@@ -69,6 +72,7 @@ def test_pairs_are_even_over_classes_and_images() -> None:
     assert abs(same[:-1].astype(int) @ same[1:].astype(int) / 40_000 - 0.25) < 0.01
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers(3, 40), min_size=1, max_size=8), st.integers(0, 1_000))
 def test_pools_are_dealt_within_each_class(sizes: list[int], seed: int) -> None:
     classes = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from streams.build import build
 from streams.errors import SourceError
@@ -154,3 +156,25 @@ def test_more_digits_than_there_are_is_one_line_per_fault(made_mnist: Path, tmp_
 def test_fewer_tasks(digits_store: TaskStore) -> None:
     table = RainbowDigits(tasks=3).seed_table(digits_store.images, 0)
     assert np.bincount(table.task).tolist() == [320, 320, 320]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    tasks=st.integers(1, 56),
+    sizes=st.tuples(st.integers(1, 900), st.integers(1, 170), st.integers(1, 170)),
+    seed=st.integers(0, 2**31),
+)
+def test_any_size_and_seed_deals_each_digit_once(
+    mnist_store: TaskStore, tasks: int, sizes: tuple[int, int, int], seed: int
+) -> None:
+    train, validation, test = sizes
+    recipe = RainbowMnist(tasks=tasks, train=train, validation=validation, test=test)
+    table = recipe.seed_table(mnist_store.images, seed)
+    row = table.image_ids[:, 0] % mnist_store.count
+    assert len(np.unique(row)) == len(row) == tasks * sum(sizes)
+    counts = np.zeros((3, tasks), dtype=int)
+    np.add.at(counts, (table.split, table.task), 1)
+    assert (counts == np.array(sizes)[:, None]).all()
+    assert (np.diff(table.split.astype(int) * tasks + table.task) >= 0).all()
+    assert row[table.split == TEST].min() >= 60_000
+    np.testing.assert_array_equal(table.label, row % 10)

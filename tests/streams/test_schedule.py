@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streams.errors import OptionError
@@ -125,6 +125,7 @@ def schedule_and_sizes(draw: st.DrawFn) -> tuple[Schedule, np.ndarray]:
     return schedule, sizes
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedule_and_sizes(), st.integers(0, 2**31))
 def test_every_schedule_is_pure_and_whole(chosen: tuple[Schedule, np.ndarray], seed: int) -> None:
     schedule, sizes = chosen

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streams import manifest as manifests
@@ -37,7 +37,7 @@ def written(files: dict[str, bytes], folder: Path) -> Path:
     return folder
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_change_of_any_byte_is_noticed_by_verify(small: dict[str, bytes], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(small)))
@@ -51,7 +51,7 @@ def test_any_change_of_any_byte_is_noticed_by_verify(small: dict[str, bytes], da
     assert all("\n" not in line for line in caught.value.faults)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_truncation_is_noticed_when_the_store_is_opened(small: dict[str, bytes], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(small)))
