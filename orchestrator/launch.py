@@ -95,9 +95,7 @@ def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
     """
     wanted = sweep.document.resources
     faults = [
-        fault(
-            sweep.file, f"resources.{kind}", f"must be at most {there:g}, which is all that {where} has", asked, remedy
-        )
+        fault(sweep.file, f"resources.{kind}", f"must be at most the {there:g} that {where} has", asked, remedy)
         for kind, asked, there, remedy in (
             ("cpus", wanted.cpus, cpus, f"set resources.cpus={max(1, int(cpus))}"),
             ("gpus", wanted.gpus, gpus, "set resources.gpus=0, or use a cluster that has GPUs"),
@@ -172,8 +170,9 @@ def run_trials(
     from orchestrator import actors
     from orchestrator.tune_callback import StopOnInterrupt, TakeResults
 
-    # Tune looks for result files that its own loggers would have written, and tells at length that they are not there.
-    logging.getLogger("ray.tune").setLevel(logging.ERROR)
+    # Tune tells of every death with a traceback, and at length of result files that its own loggers would have written.
+    # The callback tells of deaths in one line.
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     wanted = sweep.document.resources
     outcome = Outcome(set(), {})
     callback = TakeResults(take, progress, outcome)

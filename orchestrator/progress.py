@@ -56,6 +56,10 @@ class Progress:
             self._told = now
             self.say(self.line())
 
+    def again(self, key: str, reason: str) -> None:
+        """The trial's actor died, and another will go on from the last chunk."""
+        self.say(f"{self._trials[key].label} ({key}): its actor died, another goes on from its last chunk: {reason}")
+
     def ended(self, key: str, failed: bool) -> None:
         self._trials[key].state = "failed" if failed else "done"
         self.say(self.line())

@@ -51,6 +51,10 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         if _key(trial) in self._outcome.finished:
             self._progress.ended(_key(trial), failed=False)
 
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self.running.discard(trial.trial_id)
+        self._progress.again(_key(trial), _reason(trial))
+
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
         self._outcome.failed[_key(trial)] = _reason(trial)
@@ -77,8 +81,10 @@ def _key(trial: Trial) -> str:
 
 
 def _reason(trial: Trial) -> str:
-    """The last line of the error that ended the trial."""
+    """The last line of the error that ended the trial's actor; a process that was killed leaves none."""
     error = trial.get_pickled_error() or trial.get_error()
+    if error is None:
+        return "its process was killed, or crashed"
     cause = getattr(error, "cause", None) or error
-    lines = str(cause).strip().splitlines() or ["died"]
+    lines = str(cause).strip().splitlines() or [type(cause).__name__]
     return lines[-1].strip()
