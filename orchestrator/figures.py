@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 # Okabe and Ito's palette without its yellow, which a white page swallows.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (1, 1)), (0, (7, 1.5, 1, 1.2, 1, 1.2)))
-_MARKERS = "os^DvPX"
+_MARKERS = "os^DvPX<>"
 _REST = "#9A9A9A"
 _PANELS = (("cumulative_error", "Cumulative error"), ("validation_error", "Error on the task just learned"))
 _STYLE = {
@@ -23,6 +24,7 @@ _STYLE = {
     "axes.linewidth": 0.7,
     "legend.frameon": False,
     "legend.fontsize": 8,
+    "text.parse_math": False,  # a sweep's name may hold a dollar sign
     "svg.hashsalt": "foml",  # the same curves give the same file
 }
 
@@ -50,9 +52,10 @@ def learning_curves(lines: Sequence[Line], title: str, paths: Sequence[Path]) ->
         panels = figure.subplots(1, len(_PANELS), squeeze=False)[0]
         for axes, (metric, name) in zip(panels, _PANELS, strict=True):
             _panel(axes, metric, name, lines)
-        figure.suptitle(title, fontsize=9)
+        figure.suptitle(textwrap.fill(title, 110), fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()
         if handles:
+            labels = [textwrap.fill(label, 100) for label in labels]
             figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.4)
         for path in paths:
             figure.savefig(path, dpi=300, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -66,6 +69,7 @@ def _columns(labels: Sequence[str]) -> int:
 def _panel(axes: Any, metric: str, name: str, lines: Sequence[Line]) -> None:
     axes.set_title(name)
     axes.set_xlabel("tasks seen")
+    axes.set_ylabel("share misclassified")
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     drawn = [line for line in lines if line.in_front and metric in line.curves]
@@ -77,7 +81,7 @@ def _panel(axes: Any, metric: str, name: str, lines: Sequence[Line]) -> None:
         mean, low, high = line.curves[metric]
         seen = np.arange(1, len(mean) + 1)
         colour = _COLOURS[index % len(_COLOURS)]
-        axes.fill_between(seen, low, high, color=colour, alpha=0.15, linewidth=0, zorder=2)
+        axes.fill_between(seen, low, high, color=colour, alpha=0.14, linewidth=0, zorder=2)
         every = max(1, len(seen) // 8)
         axes.plot(
             seen,

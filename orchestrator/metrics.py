@@ -108,13 +108,19 @@ def cumulative(error: np.ndarray) -> np.ndarray:
 
 
 def adaptation(curves: Curves, task_starts: list[int]) -> np.ndarray:
-    """`adaptation[n]` [R, n]: mean over tasks of the online error of the n-th batch within a task."""
+    """`adaptation[n]` [R, n]: mean, over the tasks that long, of the online error of the n-th batch within a task.
+
+    NaN where a seed lacks one of the values: of a diverged seed the tasks before are no mean over tasks.
+
+    >>> adaptation(Curves([0], by_batch={"online_error": np.array([[1.0, 0.5, 0.25, 0.5, 0.25]])}), [0, 3])
+    array([[0.75 , 0.375, 0.25 ]])
+    """
     online = curves.by_batch["online_error"]
-    longest = max(np.diff([*task_starts, online.shape[1]]))
-    total = np.full((len(task_starts), len(curves.seeds), longest), math.nan)
-    for task, (start, stop) in enumerate(zip(task_starts, [*task_starts[1:], online.shape[1]], strict=True)):
-        total[task, :, : stop - start] = online[:, start:stop]
-    return np.asarray(np.nanmean(total, axis=0))
+    lengths = np.diff([*task_starts, online.shape[1]])
+    total = np.zeros((len(curves.seeds), int(lengths.max())))
+    for start, length in zip(task_starts, lengths, strict=True):
+        total[:, :length] += online[:, start : start + length]
+    return np.asarray(total / (lengths[:, None] > np.arange(lengths.max())).sum(axis=0))
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,10 @@ def _lines(rows: Sequence[Row], curves: pd.DataFrame) -> list[figures.Line]:
             table = mine[mine.metric == metric].pivot(index="seed", columns="step", values="value")
             if table.size:
                 by_task = table.reindex(columns=range(int(table.columns.max()) + 1)).to_numpy()
-                drawn[metric] = metrics.interval_curve(by_task)
+                mean, low, high = metrics.interval_curve(by_task)
+                # Where a seed is lost the line goes on, as its label says; the interval of the others would mislead.
+                whole = np.isfinite(by_task).all(axis=0) & (len(by_task) == len(row.of.planned))
+                drawn[metric] = (mean, np.where(whole, low, np.nan), np.where(whole, high, np.nan))
         label = row.of.label if alike else f"{row.of.label}, n={len(row.of.planned)}"
         if row.lost:
             label += f" ({_notes(row)})"
@@ -207,7 +210,7 @@ def _title(sweep: SweepRuns, rows: Sequence[Row]) -> str:
         over = "one seed each"
     else:
         over = f"mean and 95 % interval over {f'{counts.pop()} seeds' if len(counts) == 1 else 'seeds'}"
-    hidden = "" if len(rows) <= _ALL_IN_COLOUR else f"; the best of each learner in colour, {len(rows)} in all"
+    hidden = "" if len(rows) <= _ALL_IN_COLOUR else f"; {len(rows)} configurations, the best of each learner in colour"
     return f"{sweep.name}: {over}{hidden}"
 
 

@@ -47,6 +47,8 @@ class Writer:
     ) -> None:
         self._uri = uri
         self._projection = Projection(uri, experiment, plan, root, provenance, started_ms)
+        self._arriving: dict[str, list[Curves]] = {}  # slices that the thread has not come to yet, by trial
+        self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._behind: dict[str, str] = {}  # key → what went wrong with it, and is to be tried again
         self._told: list[str] = []
@@ -62,11 +64,13 @@ class Writer:
     def results(self, trial_key: str, slice_: Curves) -> None:
         """A trial's next curves. They may overlap with earlier ones, or leave a gap."""
 
-        def take() -> None:
-            self._projection.note_results(trial_key, slice_.batches)
-            self._try(trial_key, partial(self._projection.write_results, trial_key, slice_))
-
-        self._queue.put(take)
+        with self._lock:
+            waiting = self._arriving.get(trial_key)
+            if waiting is not None:
+                waiting.append(slice_)  # to be sent in one go: a call costs more than what is in it
+                return
+            self._arriving[trial_key] = waiting = [slice_]
+        self._queue.put(partial(self._take, trial_key, waiting))
 
     def finished(self, trial_key: str) -> None:
         """The trial is at the end of its stream, and its newest chunk file says so. To say it again does nothing."""
@@ -140,6 +144,8 @@ class Writer:
             self._projection.note_end(trial_key, status, message)
             self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
 
+        with self._lock:
+            self._arriving.pop(trial_key, None)  # what comes from now on, comes after this
         self._queue.put(note)
 
     def _wait(self, done: threading.Event, timeout: float | None) -> bool:
@@ -163,6 +169,13 @@ class Writer:
             if message is None:
                 return
             message()
+
+    def _take(self, key: str, slices: list[Curves]) -> None:
+        with self._lock:
+            if self._arriving.get(key) is slices:
+                del self._arriving[key]
+        self._projection.note_results(key, max(slice_.batches for slice_ in slices))
+        self._try(key, partial(self._projection.write_results, key, slices))
 
     def _open(self) -> None:
         self._projection.open()

@@ -27,13 +27,15 @@ CURVES_FILE = "curves.parquet"
 class Stack:
     """A trial as the projection knows it.
 
-    ``seed_runs``: None while its runs are not open. ``curves``: all that was sent. ``seen``: the batches that some
-    slice reached, sent or not. ``status``: how it ended, "" if it has not. ``settled``: whether that is written.
+    ``seed_runs``: None while its runs are not open. ``curves``: all that is known, of which the first ``sent`` batches
+    are in MLflow. ``seen``: the batches that some slice reached. ``status``: how it ended, "" if it has not.
+    ``settled``: whether that is written.
     """
 
     trial: Trial
     seed_runs: list[SeedRun] | None = None
     curves: Curves | None = None
+    sent: int = 0
     seen: int = 0
     status: str = ""
     message: str = ""
@@ -81,19 +83,19 @@ class Projection:
         """Something went wrong in the middle: what MLflow has of this trial is to be asked for again."""
         self.stacks[key].seed_runs = self.stacks[key].curves = None
 
-    def write_results(self, key: str, slice_: Curves) -> None:
-        """Send what is new in a slice. What overlaps is dropped, and a gap is filled from the chunk file."""
+    def write_results(self, key: str, slices: Sequence[Curves]) -> None:
+        """Send what is new in these slices. What overlaps is dropped, and a gap is filled from the chunk file."""
         stack = self.stacks[key]
         if stack.status == "FINISHED":
             return
-        self._open_stack(stack, slice_)
-        curves = self._curves(stack)
-        if slice_.first_batch > curves.batches:
-            self._fill(stack)
-        elif slice_.batches > curves.batches:
-            before = curves.batches
-            curves.extend(slice_.since(before))
-            self._send(stack, before)
+        self._open_stack(stack, slices[0])
+        for slice_ in slices:
+            if slice_.first_batch > self._curves(stack).batches:
+                self._fill(stack)
+            curves = self._curves(stack)
+            if slice_.first_batch <= curves.batches < slice_.batches:
+                curves.extend(slice_.since(curves.batches))
+        self._send(stack)
         self._check(stack)
 
     def bring_up_to_date(self, key: str) -> None:
@@ -104,6 +106,7 @@ class Projection:
         else:
             self._open_stack(stack)
             self._fill(stack)
+            self._send(stack)
             self._check(stack)
 
     def close(self, status: str) -> str:
@@ -121,13 +124,13 @@ class Projection:
         return stack.trial.folder(self._root)
 
     def _open_stack(self, stack: Stack, first: Curves | None = None) -> list[SeedRun]:
-        """Open the trial's runs. If there is something in them already, they get what they lack from the chunk file."""
+        """Open the trial's runs. If something is in them already, the chunk file tells what they should have."""
         if stack.seed_runs is None:
             started = self._started_ms
             if first is not None and first.chunks and len(first.chunks["batches"]):
                 started = int(first.chunks["time_ms"][0] - 1_000 * first.chunks["seconds"][0])
             stack.seed_runs = self.open().seeds(stack.trial, started)
-            stack.curves = Curves(list(stack.trial.seeds))
+            stack.curves, stack.sent = Curves(list(stack.trial.seeds)), 0
             if any(run.has for run in stack.seed_runs):
                 self._fill(stack)
         return stack.seed_runs
@@ -136,27 +139,26 @@ class Projection:
         return Curves(list(stack.trial.seeds)) if stack.curves is None else stack.curves
 
     def _fill(self, stack: Stack) -> None:
-        """Send what the chunk file has beyond what was sent."""
+        """Know all that the chunk file has."""
         from orchestrator import chunks  # torch comes with it
 
-        before = self._curves(stack).batches
         chunk = chunks.newest(self._folder(stack))
-        if chunk is not None and chunk.batches > before:
+        if chunk is not None and chunk.batches > self._curves(stack).batches:
             stack.curves = chunk.curves
-            self._send(stack, before)
 
     def _check(self, stack: Stack) -> None:
         """A trial writes its chunk file before it reports: what was reported and is not there, was lost."""
         if self._curves(stack).batches < stack.seen:
             raise ValueError(f"{stack.seen} batches were reported, but no chunk file in {self._folder(stack)} has them")
 
-    def _send(self, stack: Stack, since: int) -> None:
+    def _send(self, stack: Stack) -> None:
         tree, curves = self.open(), self._curves(stack)
         for row, run in enumerate(self._open_stack(stack)):
-            tree.send(run.run_id, tracking_points.seed_points(curves, row, since), run.has)
+            tree.send(run.run_id, tracking_points.seed_points(curves, row, stack.sent), run.has)
             diverged = tracking_points.diverged_at(curves, row)
-            if diverged >= since:
+            if diverged >= stack.sent:
                 tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})
+        stack.sent = curves.batches
 
     def _settle(self, stack: Stack) -> None:
         """Write all that is known of a trial that has ended, and how it ended."""
@@ -173,6 +175,7 @@ class Projection:
     def _end_seeds(self, stack: Stack, tree: RunTree) -> None:
         runs = self._open_stack(stack)
         self._fill(stack)
+        self._send(stack)
         curves = self._curves(stack)
         if stack.status == "FINISHED":
             for run in runs:

@@ -1,0 +1,152 @@
+"""`load_curves` gives back what was put in."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator import metrics, results
+from orchestrator.plan import Trial
+from orchestrator.results import SweepNotFound, load_curves
+from orchestrator.tracking import TrackingError, Writer
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
+
+import made_sweep as made
+
+NASTY = "Größe 'a' \"b\" ../../d $x"
+
+
+@pytest.fixture
+def tracking_uri(tmp_path_factory, tmp_path):
+    return made.new_database(tmp_path_factory, tmp_path)
+
+
+def expected_points(sweep, stop=None):
+    """(configuration, seed, metric, step) → value, straight from the curves."""
+    out = {}
+    for trial in sweep.plan.trials:
+        whole = sweep.whole[trial.key]
+        error = metrics.held_out(whole)
+        curves = {**whole.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
+        for name, curve in curves.items():
+            for row, seed in enumerate(trial.seeds):
+                for step, value in enumerate(curve[row]):
+                    if np.isfinite(value):
+                        out[trial.configuration.hash, seed, name, step] = value
+        for seed in trial.seeds:
+            out[trial.configuration.hash, seed, "seconds", 0] = whole.chunks["seconds"].sum()
+            out[trial.configuration.hash, seed, "gradient_evaluations_per_datapoint", 0] = 3.0
+    return out
+
+
+def as_points(frame):
+    keys = zip(frame.configuration, frame.seed, frame.metric, frame.step, strict=True)
+    points = dict(zip(keys, frame.value, strict=True))
+    assert len(points) == len(frame), "a point twice"
+    return points
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    trials = [
+        Trial(made.configuration("foml", K=5, meta_gradient="exact"), (0, 1, 2)),
+        Trial(made.configuration("foml", K=1, meta_gradient="exact"), (0, 1, 2)),
+        Trial(made.configuration("online"), (0, 1, 2)),
+    ]
+    return made.make_sweep(tmp_path / "results", NASTY, *trials)
+
+
+def test_every_value_and_the_options_that_vary(sweep, tracking_uri):
+    made.write_all(sweep, tracking_uri)
+    frame = load_curves(NASTY, tracking_uri)
+    assert as_points(frame) == expected_points(sweep)
+    assert list(frame.columns) == ["configuration", "label", "learner", "seed", "metric", "step", "value", "K"]
+    shown = frame[["label", "learner", "K"]].drop_duplicates().fillna(-1).to_numpy().tolist()
+    assert shown == [
+        ["foml K=5 meta_gradient=exact", "foml", 5],
+        ["foml K=1 meta_gradient=exact", "foml", 1],
+        ["online", "online", -1],
+    ]
+    assert frame.seed.dtype == "int64" and frame.value.dtype == "float64" and frame.step.dtype == "int64"
+
+
+def test_histories_and_tables_say_the_same(sweep, tracking_uri, tmp_path):
+    made.write_all(sweep, tracking_uri)
+    from_tables = load_curves(NASTY, tracking_uri)
+    for table in (tmp_path / "store").rglob("curves.parquet"):
+        table.unlink()
+    from_histories = load_curves(NASTY, tracking_uri)
+    assert as_points(from_histories) == as_points(from_tables) == expected_points(sweep)
+
+
+def test_a_sweep_that_still_runs(sweep, tracking_uri):
+    first, second, _ = sweep.plan.trials
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    writer.start()
+    assert writer.drain() == []
+    assert load_curves(NASTY, tracking_uri).empty
+    writer.results(first.key, sweep.part(first, 0, 20))
+    writer.results(second.key, sweep.part(second, 0, 40))
+    assert writer.drain() == []
+    expected = {
+        key: value
+        for key, value in expected_points(sweep).items()
+        for learned in [{first.configuration.hash: 20, second.configuration.hash: 40}.get(key[0], 0)]
+        if key[2] not in ("seconds", "gradient_evaluations_per_datapoint")
+        and key[3] < (learned // 10 if key[2] in ("validation_error", "cumulative_error") else learned)
+    }
+    assert as_points(load_curves(NASTY, tracking_uri)) == expected
+    writer.close("KILLED")
+
+
+def test_of_two_experiments_the_newer_or_the_one_named(sweep, tmp_path, tracking_uri):
+    made.write_all(sweep, tracking_uri, "old")
+    newer = made.make_sweep(tmp_path / "newer", NASTY, Trial(made.configuration("tfs"), (0,)))
+    writer = Writer(tracking_uri, "new", newer.plan, newer.root, {}, made.START_MS + 1)
+    writer.start()
+    writer.close("FINISHED")
+    assert load_curves(NASTY, tracking_uri).empty
+    assert as_points(load_curves(NASTY, tracking_uri, "old")) == expected_points(sweep)
+    assert results.find_sweep(None, tracking_uri).run_id != results.find_sweep(None, tracking_uri, "old").run_id
+
+
+def test_an_option_named_like_a_column(tmp_path, tracking_uri):
+    trials = [Trial(made.configuration("foml", step=step), (0,)) for step in (1, 2)]
+    made.write_all(made.make_sweep(tmp_path / "results", "sweep", *trials), tracking_uri)
+    frame = load_curves("sweep", tracking_uri)
+    assert list(frame.columns)[-1] == "step (option)" and set(frame["step (option)"]) == {1, 2}
+    assert set(frame.step) == set(range(60))
+
+
+def test_an_unknown_name_lists_those_there_are(sweep, tracking_uri):
+    with pytest.raises(SweepNotFound) as caught:
+        load_curves("mine", tracking_uri)
+    assert str(caught.value) == f"sweep: there is none in {tracking_uri}; run one: python -m orchestrator.sweep"
+    made.write_all(sweep, tracking_uri)
+    with pytest.raises(SweepNotFound) as caught:
+        load_curves("mine", tracking_uri)
+    assert str(caught.value) == f"sweep: {tracking_uri} has none of this name (got mine); there are: {NASTY}"
+    with pytest.raises(SweepNotFound):
+        load_curves(NASTY, tracking_uri, "no such experiment")
+    assert caught.value.exit_code == 2
+
+
+def test_reading_makes_no_database(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(TrackingError) as caught:
+        load_curves("sweep", uri)
+    assert str(caught.value) == (
+        f"tracking.uri: there is no database {tmp_path}/mlflow.db (got {uri}); "
+        "give the URI that the sweep was run with (--tracking-uri)"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_of_others_in_the_experiment_do_not_disturb(sweep, tracking_uri):
+    made.write_all(sweep, tracking_uri)
+    client = MlflowClient(tracking_uri)
+    client.create_run(client.get_experiment_by_name("experiment").experiment_id, run_name=NASTY)
+    assert as_points(load_curves(NASTY, tracking_uri)) == expected_points(sweep)
