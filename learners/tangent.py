@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from learners.networks import CrossEntropy, EmbeddingNet, Loss, Network, RainbowNet, TrainingPass
+from learners.networks import CrossEntropy, EmbeddingNet, Loss, Network, RainbowNet, TrainingPass, _unflatten
 from learners.tangent_rainbow import RainbowStages, RainbowSweeps
+from learners.tangent_siamese import SiameseSweeps
 
 _PICTURES_AT_ONCE = 16
 """Predictions on a CPU go through in batches of at most this size, so that activations stay in the cache."""
@@ -185,7 +186,24 @@ class RainbowTangent(TangentNetwork):
         return self._made[x.shape]
 
 
-KINDS: dict[str, type[Network]] = {"rainbow": RainbowTangent}
+class SiameseTangent(TangentNetwork):
+    """The Siamese network by hand: `learners.tangent_siamese`."""
+
+    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> SiameseSweeps:
+        return self._sweeps(phi, statistics.clone(), x, training=True)
+
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        return self._sweeps(phi, statistics, x, training=False).logits
+
+    def _sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool) -> SiameseSweeps:
+        running = _unflatten(statistics, self._statistics)
+        return SiameseSweeps(self._unflatten_parameters, phi, statistics, running, x, training)
+
+    def _unflatten_parameters(self, flat: Tensor) -> dict[str, Tensor]:
+        return _unflatten(flat, self._parameters)
+
+
+KINDS: dict[str, type[Network]] = {"rainbow": RainbowTangent, "siamese": SiameseTangent}
 """What `networks.build` takes for the network of this name."""
 
 

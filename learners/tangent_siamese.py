@@ -1,0 +1,245 @@
+"""The Siamese network by hand: seven layers of convolution, ReLU and batch norm, max-pool after every second.
+
+Batch norm in training, per channel over the m values of a batch: x̂ = (a − mean) / deviation, y = γ x̂ + β. The
+derivative of x̂ by a is the symmetric J u = (u − mean(u) − x̂ mean(x̂ u)) / deviation, so one backward pass serves all:
+
+    tangent     x̂̇ = J ȧ,   ẏ = γ x̂̇ + γ̇ x̂ + β̇
+    gradient    for the gradient u by y:   by a: γ J u,   by γ: Σ x̂ u,   by β: Σ u
+    its tangent by a: γ J u̇ + γ̇ J u − γ (mean(x̂ ȧ) J u + mean(x̂ u) x̂̇ + mean(x̂̇ u) x̂) / deviation
+                by γ: Σ (x̂ u̇ + x̂̇ u),   by β: Σ u̇
+
+What a convolution's backward pass makes of the gradient δ by its output, its input x and its weights w is linear in
+each and always takes two of them together, so its tangent is what it makes of (δ̇, x, w) plus what of (δ, ẋ, ẇ).
+
+Tensors are [2·B, R·C, H, W] with channels last in memory: R replicates are R groups of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+EPSILON, MOMENTUM = 1e-5, 0.1  # nn.BatchNorm2d's defaults
+Named = dict[str, Tensor]
+
+
+class Parameters(NamedTuple):
+    """Of one layer, or their tangents or gradients: weight [R·K, C, 3, 3], the others [R·K]."""
+
+    weight: Tensor
+    bias: Tensor
+    gamma: Tensor
+    beta: Tensor
+
+
+class Layer:
+    """One layer in one pass: what it computed, and its three later sweeps."""
+
+    def __init__(self, parameters: Parameters, groups: int, pooled: bool) -> None:
+        self._w, self._groups, self._pooled = parameters, groups, pooled
+
+    def forward(self, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
+        """y, by the batch's own statistics; moves the running ones."""
+        w = self._w
+        self._x = x
+        self._a = self._convolved(x, w.weight, w.bias).relu_()
+        self._ones = torch.ones_like(w.gamma)
+        y: Tensor
+        y, self._mean, self._rate = torch.native_batch_norm(
+            self._a, w.gamma, w.beta, running_mean, running_variance, True, MOMENTUM, EPSILON
+        )
+        if not self._pooled:
+            return y
+        y, self._taken = aten.max_pool2d_with_indices(y, [2, 2])
+        return y
+
+    def predict(self, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
+        """y, by the running statistics."""
+        w = self._w
+        scale = w.gamma / (running_variance + EPSILON).sqrt()
+        a = self._convolved(x, w.weight, w.bias).relu_()
+        y = _each(w.beta - scale * running_mean).addcmul(a, _each(scale))
+        return torch.max_pool2d(y, 2) if self._pooled else y
+
+    def backward(self, by_y: Tensor, first: bool) -> tuple[Tensor, Parameters]:
+        """The gradients by x (none for the `first` layer) and by the parameters."""
+        self._u = self._unpooled(by_y)
+        self._ju, self._by_gamma, by_beta = self._normalised_backward(self._u)
+        self._delta = aten.threshold_backward(self._ju * _each(self._w.gamma), self._a, 0)
+        by_x, by_weight, by_bias = self._convolved_backward(
+            self._delta, self._x, self._w.weight, [not first, True, True]
+        )
+        return by_x, Parameters(by_weight, by_bias, self._by_gamma, by_beta)
+
+    def tangent(self, x_dot: Tensor | None, dot: Parameters) -> Tensor:
+        """The tangent of y; x_dot is None where x is constant."""
+        self._x_dot, self._dot = x_dot, dot
+        convolved = self._convolved(self._x, dot.weight, dot.bias)
+        if x_dot is not None:
+            convolved += self._convolved(x_dot, self._w.weight, None)
+        a_dot = aten.threshold_backward(convolved, self._a, 0)
+        self._normal_dot, self._a_dot_normal, _ = self._normalised_backward(a_dot)
+        scale = dot.gamma * self._rate
+        y_dot = _each(dot.beta - scale * self._mean).addcmul(self._a, _each(scale))
+        y_dot.addcmul_(self._normal_dot, _each(self._w.gamma))
+        return _gather(y_dot, self._taken) if self._pooled else y_dot
+
+    def tangent_backward(self, by_y_dot: Tensor) -> tuple[Tensor | None, Parameters]:
+        """The tangent of `backward`; straight after `tangent`."""
+        gamma, rate, m = self._w.gamma, self._rate, self._a.numel() // self._a.shape[1]
+        j, by_gamma, by_beta = self._normalised_backward(self._unpooled(by_y_dot))
+        crossed = (self._normal_dot * self._u).sum((0, 2, 3))
+        per = gamma * rate / m
+        by_normal = per * crossed * rate
+        by_a = _each(by_normal * self._mean).addcmul(j, _each(gamma))
+        by_a.addcmul_(self._ju, _each(self._dot.gamma - per * self._a_dot_normal))
+        by_a.addcmul_(self._normal_dot, _each(-per * self._by_gamma))
+        by_a.addcmul_(self._a, _each(-by_normal))
+        delta_dot = aten.threshold_backward(by_a, self._a, 0)
+        first = self._x_dot is None
+        by_x, by_weight, by_bias = self._convolved_backward(delta_dot, self._x, self._w.weight, [not first, True, True])
+        if self._x_dot is not None:
+            more_x, more_weight, _ = self._convolved_backward(
+                self._delta, self._x_dot, self._dot.weight, [True, True, False]
+            )
+            by_x += more_x
+            by_weight = by_weight + more_weight
+        return by_x, Parameters(by_weight, by_bias, by_gamma + crossed, by_beta)
+
+    def _convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.conv2d(x, weight, bias, padding=1, groups=self._groups)
+
+    def _convolved_backward(self, delta: Tensor, x: Tensor, weight: Tensor, mask: list[bool]) -> tuple[Tensor, ...]:
+        biases = [weight.shape[0]]
+        by_all: tuple[Tensor, ...] = aten.convolution_backward(
+            delta, x, weight, biases, [1, 1], [1, 1], [1, 1], False, [0, 0], self._groups, mask
+        )
+        return by_all
+
+    def _normalised_backward(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """J u, Σ x̂ u and Σ u."""
+        by_all: tuple[Tensor, Tensor, Tensor] = aten.native_batch_norm_backward(
+            u, self._a, self._ones, None, None, self._mean, self._rate, True, EPSILON, [True, True, True]
+        )
+        return by_all
+
+    def _unpooled(self, by_y: Tensor) -> Tensor:
+        if not self._pooled:
+            return by_y
+        by_values: Tensor = aten.max_pool2d_with_indices_backward(
+            by_y, self._a, [2, 2], [2, 2], [0, 0], [1, 1], False, self._taken
+        )
+        return by_values
+
+
+class SiameseSweeps:
+    """One pass through the layers, and the three sweeps after it.
+
+    `running` names parts of `statistics`; in training they are moved, otherwise used.
+    """
+
+    def __init__(
+        self,
+        unflatten: Callable[[Tensor], Named],
+        phi: Tensor,
+        statistics: Tensor,
+        running: Named,
+        x: Tensor,
+        training: bool = True,
+    ) -> None:
+        self.statistics = statistics
+        R, self._pairs = x.shape[:2]
+        self._replicates, self._unflatten = R, unflatten
+        named = unflatten(phi)
+        depth = sum(name.startswith("convolutions") for name in named) // 2
+        self._layers = [Layer(_parameters(named, i), R, i % 2 == 1) for i in range(depth)]
+        y = x.permute(1, 2, 0, 3, 4, 5).flatten(2, 3).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+        for i, layer in enumerate(self._layers):
+            mean, variance = (running[f"norms.{i}.running_{which}"] for which in ("mean", "var"))
+            flat = mean.flatten(), variance.flatten()
+            y = layer.forward(y, *flat) if training else layer.predict(y, *flat)
+            if training:
+                mean.copy_(flat[0].view(mean.shape))
+                variance.copy_(flat[1].view(mean.shape))
+        self._shape = y.shape
+        self._difference = self._compared(y)
+        self._embedded = self._difference.square()
+        self._head = named["head.weight"]
+        self.logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self._embedded, self._head.transpose(1, 2))
+
+    def backward(self, slope: Tensor, gradient: Tensor) -> None:
+        """Write the gradient [R, P] that belongs to the gradient by the logits, `slope` [R, B, classes]."""
+        self._slope, named = slope, self._unflatten(gradient)
+        named["head.weight"].copy_(torch.bmm(slope.transpose(1, 2), self._embedded))
+        named["head.bias"].copy_(slope.sum(1))
+        self._by_embedded = torch.bmm(slope, self._head)
+        by_y = self._by_pixels(2 * self._difference * self._by_embedded)
+        for i in reversed(range(len(self._layers))):
+            by_y, by_parameters = self._layers[i].backward(by_y, first=i == 0)
+            _write(named, i, by_parameters)
+
+    def tangent(self, v: Tensor) -> Tensor:
+        """The tangent of the logits along v [R, P]."""
+        named = self._unflatten(v)
+        y: Tensor | None = None
+        for i, layer in enumerate(self._layers):
+            y = layer.tangent(y, _parameters(named, i))
+        assert y is not None
+        self._difference_dot = self._compared(y)
+        self._embedded_dot = 2 * self._difference * self._difference_dot
+        self._head_dot = named["head.weight"]
+        logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self._embedded, self._head_dot.transpose(1, 2))
+        return logits.baddbmm_(self._embedded_dot, self._head.transpose(1, 2))
+
+    def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
+        """Write H v [R, P], for the tangent of the gradient by the logits; straight after `tangent`."""
+        named = self._unflatten(product)
+        by_head = torch.bmm(slope.transpose(1, 2), self._embedded)
+        named["head.weight"].copy_(by_head.baddbmm_(self._slope.transpose(1, 2), self._embedded_dot))
+        named["head.bias"].copy_(slope.sum(1))
+        by_embedded = torch.bmm(slope, self._head).baddbmm_(self._slope, self._head_dot)
+        by_difference = self._difference_dot * self._by_embedded + self._difference * by_embedded
+        by_y: Tensor | None = self._by_pixels(2 * by_difference)
+        for i in reversed(range(len(self._layers))):
+            assert by_y is not None
+            by_y, by_parameters = self._layers[i].tangent_backward(by_y)
+            _write(named, i, by_parameters)
+
+    def _compared(self, y: Tensor) -> Tensor:
+        """Last activations [2·B, R·C, h, w] → difference of a pair's means [R, B, C]."""
+        means = y.mean((2, 3)).view(self._pairs, 2, self._replicates, -1)
+        return (means[:, 0] - means[:, 1]).transpose(0, 1).contiguous()
+
+    def _by_pixels(self, by_difference: Tensor) -> Tensor:
+        """The transpose of `_compared`."""
+        _, _, h, w = self._shape
+        each = by_difference.transpose(0, 1) / (h * w)
+        pair = torch.stack([each, -each], 1).view(self._shape[0], -1, 1, 1)
+        return pair.expand(self._shape).contiguous(memory_format=torch.channels_last)
+
+
+def _parameters(named: Named, i: int) -> Parameters:
+    weight = named[f"convolutions.{i}.weight"].flatten(0, 1).contiguous(memory_format=torch.channels_last)
+    rest = (f"convolutions.{i}.bias", f"norms.{i}.weight", f"norms.{i}.bias")
+    return Parameters(weight, *(named[name].flatten() for name in rest))
+
+
+def _write(named: Named, i: int, values: Parameters) -> None:
+    names = (f"convolutions.{i}.weight", f"convolutions.{i}.bias", f"norms.{i}.weight", f"norms.{i}.bias")
+    for name, value in zip(names, values, strict=True):
+        named[name].copy_(value.view(named[name].shape))
+
+
+def _each(channels: Tensor) -> Tensor:
+    return channels.view(1, -1, 1, 1)
+
+
+def _gather(y: Tensor, taken: Tensor) -> Tensor:
+    """The entries of y that max-pool took (`taken`: their place in the picture), channels last as they are."""
+    rows, places = (t.permute(0, 2, 3, 1).flatten(1, 2) for t in (y, taken))
+    n, c, h, w = taken.shape
+    return rows.gather(1, places).view(n, h, w, c).permute(0, 3, 1, 2)
