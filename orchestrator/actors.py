@@ -14,22 +14,27 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator import chunks, metrics, protocol
+from orchestrator.errors import OrchestratorError, fault
 from orchestrator.source import Shape, Source, Stack, StoreSource
 from streams.schedule import Schedule
 from streams.store import TaskStore
 from streams.stream import Datapoints
+from streams.transport import localise
 
 NAMESPACE = "foml-orchestrator"
 
 
 class StreamActor:
-    """Serves the datapoints of one mapped store to all learners of its node.
+    """Brings one store onto its node, and serves its datapoints to all learners there.
 
     A read is addressed by position, so a restarted actor goes on as if nothing had happened.
     """
 
-    def __init__(self, store: str) -> None:
-        self._store = TaskStore.open(store)
+    def __init__(self, address: str, store_hash: str) -> None:
+        self._store = TaskStore.open(localise(address))
+        if self._store.hash != store_hash:
+            rule = f"must be the store {store_hash[:12]} on every node"
+            raise OrchestratorError(fault(address, "", rule, self._store.hash[:12]))
         self._sources: dict[tuple[tuple[int, ...], Schedule], StoreSource] = {}
 
     def _source(self, seeds: list[int], schedule: Schedule) -> StoreSource:
@@ -38,9 +43,9 @@ class StreamActor:
             self._sources[key] = StoreSource(self._store, seeds, schedule)
         return self._sources[key]
 
-    def ready(self) -> int:
-        """The actor's process id, once it has opened the store."""
-        return os.getpid()
+    def path(self) -> str:
+        """Where the store lies on this node: learners map the same files."""
+        return str(self._store.path)
 
     def shape(self, seeds: list[int], schedule: Schedule) -> Shape:
         return self._source(seeds, schedule).shape()
@@ -57,8 +62,11 @@ def stream_actor_name(store_hash: str, node: str) -> str:
     return f"stream-{store_hash[:12]}-{node}"
 
 
-def start_stream_actors(store: TaskStore) -> list[Any]:
-    """One actor on every living node, owned by the caller (the driver): they live and die with it."""
+def start_stream_actors(store: TaskStore, address: str | None = None) -> list[Any]:
+    """One actor on every living node, owned by the caller (the driver): they live and die with it.
+
+    `address` is where other nodes find the store; its own path if None, which then every node must have.
+    """
     handles = []
     for node in ray.nodes():
         if not node["Alive"]:
@@ -72,8 +80,8 @@ def start_stream_actors(store: TaskStore) -> list[Any]:
             max_task_retries=-1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
         )
-        handles.append(actor.remote(str(store.path)))
-    ray.get([handle.ready.remote() for handle in handles])
+        handles.append(actor.remote(address or str(store.path), store.hash))
+    ray.get([handle.path.remote() for handle in handles])
     return handles
 
 
@@ -123,9 +131,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         self._chunk: int = config["chunk"]
         self._folder = Path(config["folder"])
         self._attempt = chunks.claim(self._folder)
-        store = TaskStore.open(config["store"])
-        name = stream_actor_name(store.hash, ray.get_runtime_context().get_node_id())
-        source: Source = ActorSource(ray.get_actor(name, NAMESPACE), config["seeds"], config["schedule"])
+        name = stream_actor_name(config["store"], ray.get_runtime_context().get_node_id())
+        actor = ray.get_actor(name, NAMESPACE)
+        store = TaskStore.open(ray.get(actor.path.remote()))
+        source: Source = ActorSource(actor, config["seeds"], config["schedule"])
         device = torch.device("cuda" if gpu else "cpu")
         self._learner: str = config["learner"]
         self._network: str = config["network"]

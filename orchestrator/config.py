@@ -112,6 +112,11 @@ class Sweep:
         return self.document.name
 
     @property
+    def experiment(self) -> str:
+        """MLflow's experiment."""
+        return self.document.tracking.experiment or self.name
+
+    @property
     def seeds(self) -> list[int]:
         seeds = self.document.seeds
         return list(range(seeds)) if isinstance(seeds, int) else seeds

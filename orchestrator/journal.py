@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import socket
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +61,29 @@ class Journal:
             stacks[entry["configuration"]].append(tuple(entry["seeds"]))
         return cls(root, plan.grown(stacks))
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else runs this sweep inside this block; the lock goes with the process, however it ends.
+
+        Raises:
+            ConfigError: another process runs it, or the folder cannot be written.
+        """
+        with _writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / "running").open("a+")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                rule = "one command at a time runs a sweep"
+                remedy = "wait for it, or stop it"
+                raise ConfigError(fault(str(self.root), "", rule, file.read().strip(), remedy)) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+            yield
+
     def take(self, rerun: bool = False) -> None:
         """Write the plan into the folder; with `rerun`, forget what the plan's trials left there.
 
@@ -73,7 +100,7 @@ class Journal:
                 "seeds": list(trial.seeds),
             }
         content = {"given": self.plan.given, "sweep": self.plan.resolved, "trials": list(listed.values())}
-        try:
+        with _writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             if rerun:
                 for trial in self.plan.trials:
@@ -81,9 +108,6 @@ class Journal:
             temporary = self.root / f".{FILE}.{os.getpid()}"
             temporary.write_text(json.dumps(content, indent=2), encoding="utf-8")
             temporary.replace(self.root / FILE)
-        except OSError as error:
-            rule = f"must be a folder that can be written ({error.strerror})"
-            raise ConfigError(fault(str(self.root), "", rule)) from error
 
     def finished(self) -> set[str]:
         """Keys of the plan's trials whose newest chunk says that the stream is over."""
@@ -97,6 +121,15 @@ class Journal:
                 if newest is not None and newest.finished:
                     done.add(trial.key)
         return done
+
+
+@contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        rule = f"must be a folder that can be written ({error.strerror})"
+        raise ConfigError(fault(str(root), "", rule)) from error
 
 
 def given_before(root: Path, name: str) -> dict[str, Any]:

@@ -160,10 +160,12 @@ def run_trials(
     progress: Progress,
     take: Callable[[str, Any], None],
     interrupt: Interrupt,
-) -> Outcome:
-    """Run these trials to their ends. `take(key, slice)` is called with each result's curves, in the driver.
+    outcome: Outcome,
+) -> None:
+    """Run these trials to their ends, and write into `outcome` how each ended.
 
-    Trials that an interrupt left unfinished are in neither part of the outcome.
+    `take(key, slice)` is called with each result's curves, in the driver. Trials that an interrupt left unfinished are
+    in neither part of the outcome.
     """
     from ray import tune
 
@@ -174,15 +176,14 @@ def run_trials(
     # The callback tells of deaths in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     wanted = sweep.document.resources
-    outcome = Outcome(set(), {})
     callback = TakeResults(take, progress, outcome)
-    handles = actors.start_stream_actors(store)
+    handles = actors.start_stream_actors(store, sweep.store)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
     specs = [
         {
             "key": trial.key,
             "folder": str(trial.folder(root).absolute()),
-            "store": str(store.path),
+            "store": store.hash,
             "learner": trial.configuration.learner,
             "options": trial.configuration.options,
             "network": trial.configuration.network,
@@ -215,4 +216,3 @@ def run_trials(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         del handles
-    return outcome

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -24,7 +24,6 @@ from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.journal import Journal, given_before
 from orchestrator.launch import (
-    Cluster,
     Interrupt,
     Outcome,
     check_resources,
@@ -39,6 +38,10 @@ from streams.build import cached
 from streams.errors import StreamsError
 from streams.progress import ProgressLine
 from streams.store import TaskStore
+from streams.transport import localise
+
+if TYPE_CHECKING:
+    from orchestrator.tracking import Writer
 
 ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -96,7 +99,7 @@ def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
 
 
 def open_store(sweep: Sweep) -> TaskStore:
-    """The sweep's task store, whole: the one it names, or the recipe's in the cache, built on first use.
+    """The sweep's task store, whole: the one at the folder or address that it names, or the recipe's in the cache.
 
     Raises:
         StreamsError: the store is damaged or lacks a seed, or the source is not what it must be.
@@ -105,7 +108,7 @@ def open_store(sweep: Sweep) -> TaskStore:
     if sweep.store is None:
         store = cached(sweep.recipe, sweep.seeds, ProgressLine())
         return TaskStore.open(store.path, verify=True)
-    store = TaskStore.open(sweep.store, verify=True)
+    store = TaskStore.open(localise(sweep.store, ProgressLine()), verify=True)
     faults = []
     if store.manifest["recipe"] != sweep.recipe.identity():
         rule = f"must be a store of {json.dumps(sweep.recipe.identity())}"
@@ -130,62 +133,71 @@ def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
     store = open_store(sweep)
     root = sweep_folder(sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash))
-    plan = journal.plan
 
-    from orchestrator import (
-        tracking,
-    )  # MLflow comes with it and takes its time: not before the rest is known to be good
+    from orchestrator import tracking  # MLflow takes its time: not before the rest is known to be good
 
-    experiment = sweep.document.tracking.experiment or sweep.name
     uri = sweep.document.tracking.uri
     tracking.prepare(uri)
-    if rerun:
-        tracking.forget(uri, experiment, sweep.name)
-    journal.take(rerun)
-    writer = tracking.Writer(uri, experiment, plan, root, provenance.collect(store.hash), started_ms)
-    interrupt = Interrupt()
+    with journal.locked():
+        if rerun:
+            tracking.forget(uri, sweep.experiment, sweep.name)
+        journal.take(rerun)
+        tags = provenance.collect(store.hash)
+        writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, tags, started_ms)
+        return _track(sweep, journal, store, local, writer)
+
+
+def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer: Writer) -> SweepResult:
+    """Run what is open, with the writer at work; whatever happens, no run of ours stays RUNNING."""
+    plan, interrupt = journal.plan, Interrupt()
+    outcome = Outcome(journal.finished(), {})
     status = "FAILED"
-    problems: list[str] = []
     try:
         writer.start()
-        with ray_running(local) as cluster:
-            check_resources(sweep, cluster.cpus, cluster.gpus, "this cluster")
-            outcome = _run_open_trials(sweep, plan, journal, store, cluster, writer, interrupt)
-        problems += _close_trials(plan, outcome, writer)
-        problems += writer.drain()
+        try:
+            _run_open_trials(sweep, journal, store, local, writer, interrupt, outcome)
+        except KeyboardInterrupt:  # the second Ctrl-C: now
+            interrupt.asked.set()
+            outcome.finished |= journal.finished()
+        problems = _close_trials(plan, outcome, writer) + writer.drain()
         status = "KILLED" if interrupt.asked.is_set() else "FAILED" if outcome.failed else "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-        interrupt.asked.set()
-        outcome = Outcome(set(journal.finished()), {})
-        problems += _close_trials(plan, outcome, writer) + writer.drain()
     finally:
         writer.close(status)
-    return _result(sweep, plan, root, outcome, problems, interrupt.asked.is_set())
+    return _result(sweep, journal.root, outcome, problems, interrupt.asked.is_set())
 
 
 def _run_open_trials(
-    sweep: Sweep, plan: Plan, journal: Journal, store: TaskStore, cluster: Cluster, writer: Any, interrupt: Interrupt
-) -> Outcome:
-    finished = journal.finished()
-    progress = Progress(plan, cluster.slots(sweep))
-    for key in finished:
-        progress.already(key)
+    sweep: Sweep,
+    journal: Journal,
+    store: TaskStore,
+    local: bool,
+    writer: Writer,
+    interrupt: Interrupt,
+    outcome: Outcome,
+) -> None:
+    """Run the trials that are not finished, and write into `outcome` how they ended."""
+    plan = journal.plan
+    trials = [trial for trial in plan.trials if trial.key not in outcome.finished]
+    for key in outcome.finished:
         writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
-    trials = [trial for trial in plan.trials if trial.key not in finished]
-    known = f" ({len(finished)} of them finished before)" if finished else ""
-    progress.say(
-        f"{sweep.name}: {len(plan.trials)} trials{known} x {len(sweep.seeds)} seeds, {cluster.slots(sweep)} at a time, "
-        f"on {store.manifest['name']} ({store.hash[:12]})"
-    )
+    known = f", {len(outcome.finished)} of them finished before" if outcome.finished else ""
     if not trials:
-        return Outcome(finished, {})
-    outcome = run_trials(sweep, trials, journal.root, store, cluster, progress, writer.results, interrupt)
-    outcome.finished |= finished
-    return outcome
+        print(f"{sweep.name}: {len(plan.trials)} trials{known}", file=sys.stderr)
+        return
+    with ray_running(local) as cluster:
+        check_resources(sweep, cluster.cpus, cluster.gpus, "this cluster")
+        slots = cluster.slots(sweep)
+        progress = Progress(plan, slots)
+        for key in outcome.finished:
+            progress.already(key)
+        progress.say(
+            f"{sweep.name}: {len(plan.trials)} trials{known}, {slots} at a time; seeds {sweep.seeds}; "
+            f"{store.manifest['name']} ({store.hash[:12]})"
+        )
+        run_trials(sweep, trials, journal.root, store, cluster, progress, writer.results, interrupt, outcome)
 
 
-def _close_trials(plan: Plan, outcome: Outcome, writer: Any) -> list[str]:
+def _close_trials(plan: Plan, outcome: Outcome, writer: Writer) -> list[str]:
     for trial in plan.trials:
         if trial.key in outcome.finished:
             writer.finished(trial.key)
@@ -198,15 +210,11 @@ def _close_trials(plan: Plan, outcome: Outcome, writer: Any) -> list[str]:
     ]
 
 
-def _result(
-    sweep: Sweep, plan: Plan, root: Path, outcome: Outcome, problems: list[str], interrupted: bool
-) -> SweepResult:
+def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], interrupted: bool) -> SweepResult:
     from orchestrator import report
 
     uri = sweep.document.tracking.uri
-    written = report.write_report(
-        sweep.name, uri, root / "report", experiment=sweep.document.tracking.experiment or sweep.name
-    )
+    written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
     if interrupted:
         code = INTERRUPTED
     elif written.best is None:

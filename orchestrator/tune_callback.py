@@ -62,17 +62,23 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
 
 
 class StopOnInterrupt(_StaysHere, tune.Stopper):  # type: ignore[misc]
-    """After an interrupt, each running trial ends with the chunk it is in, and no other is started."""
+    """After an interrupt, each trial that was running ends with the chunk it is in, and then all is over."""
 
     def __init__(self, asked: threading.Event, callback: TakeResults) -> None:
         self._asked, self._callback = asked, callback
+        self._in_flight: set[str] | None = None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return self._asked.is_set()
 
     def stop_all(self) -> bool:
-        # Not while a trial is running: Tune would end it at once, and the chunk in flight would be lost.
-        return self._asked.is_set() and not self._callback.running
+        # Not before those trials are through: Tune would end them at once, and their chunks in flight would be lost.
+        # Not after others either: Tune starts a waiting trial in every place that becomes free.
+        if not self._asked.is_set():
+            return False
+        if self._in_flight is None:
+            self._in_flight = set(self._callback.running)
+        return not self._in_flight & self._callback.running
 
 
 def _key(trial: Trial) -> str:

@@ -72,7 +72,9 @@ def test_what_was_given_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_resuming_what_was_never_begun(tmp_path: Path) -> None:
     taken(tmp_path / "one")
-    with pytest.raises(ConfigError, match=r"--resume: must be a sweep that was begun in .* \(got two\); there are: one"):
+    with pytest.raises(
+        ConfigError, match=r"--resume: must be a sweep that was begun in .* \(got two\); there are: one"
+    ):
         given_before(tmp_path / "two", "two")
 
 
@@ -98,3 +100,13 @@ def test_the_journal_names_every_stack(tmp_path: Path) -> None:
     assert sorted((entry["label"], entry["seeds"]) for entry in listed) == [
         ("foml K=1", [0, 1]), ("foml K=1", [2]), ("foml K=5", [0, 1]), ("foml K=5", [2]),
     ]  # fmt: skip
+
+
+def test_one_command_at_a_time(tmp_path: Path) -> None:
+    journal = Journal.look(tmp_path / "j", plan())
+    with journal.locked():
+        rule = r"one command at a time runs a sweep \(got process \d+ on .*\); wait"
+        with pytest.raises(ConfigError, match=rule), journal.locked():
+            pass
+    with journal.locked():
+        pass

@@ -167,7 +167,7 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(
     before = {path: path.stat().st_mtime_ns for path in folder.glob("results/tiny/*/chunk-*")}
     again = run(folder, "sweep.yaml")
     assert again.returncode == 0, again.stderr
-    assert "4 of them finished before" in again.stderr
+    assert again.stderr.strip() == "tiny: 4 trials, 4 of them finished before"
     assert again.stdout == first.stdout
     assert {path: path.stat().st_mtime_ns for path in folder.glob("results/tiny/*/chunk-*")} == before
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
