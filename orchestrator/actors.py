@@ -86,33 +86,52 @@ def start_stream_actors(store: TaskStore, address: str | None = None) -> list[An
 
 
 class ActorSource:
-    """A stack of streams read through the node's `StreamActor`; the next chunk is fetched while this one is learned."""
+    """A stack of streams read through the node's `StreamActor`.
+
+    What will be asked for next is fetched while the learner is busy: the next chunk, and the held-out points of the
+    tasks that end within this one.
+    """
 
     def __init__(self, actor: Any, seeds: list[int], schedule: Schedule) -> None:
         self._actor, self._seeds, self._schedule = actor, seeds, schedule
-        self._ahead: tuple[int, int, Any] | None = None
+        self._ahead: dict[tuple[int, int], Any] = {}
+        self._held_out_ahead: dict[tuple[tuple[int, ...], str], Any] = {}
+        self._split = ""
+        self._shape: Shape = ray.get(actor.shape.remote(seeds, schedule))
 
     def shape(self) -> Shape:
-        shape: Shape = ray.get(self._actor.shape.remote(self._seeds, self._schedule))
-        return shape
+        return self._shape
 
     def read(self, start: int, count: int) -> Stack:
-        if self._ahead is not None and self._ahead[:2] == (start, count):
-            reference = self._ahead[2]
-        else:
-            reference = self._actor.read.remote(self._seeds, self._schedule, start, count)
+        reference = self._ahead.pop((start, count), None) or self._ask(start, count)
+        self._ahead.clear()
+        if start + count < self._shape.length:
+            self._ahead[start + count, count] = self._ask(start + count, count)
+        self._fetch_held_out(start, start + count)
         stack: Stack = ray.get(reference)
-        got = stack.labels.shape[1]
-        # A read that came back short was the stream's last.
-        self._ahead = None
-        if got == count:
-            after = start + count
-            self._ahead = (after, count, self._actor.read.remote(self._seeds, self._schedule, after, count))
         return Stack(stack.image_ids.copy(), stack.labels.copy())  # Ray's own arrays are read-only; torch wants others
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
-        points: list[Datapoints] = ray.get(self._actor.held_out.remote(self._seeds, self._schedule, tasks, split))
+        self._split = split
+        reference = self._held_out_ahead.pop((tuple(tasks), split), None)
+        points: list[Datapoints] = ray.get(reference or self._ask_held_out(tasks, split))
         return [Datapoints(one.image_ids.copy(), one.labels.copy(), one.tasks.copy()) for one in points]
+
+    def _fetch_held_out(self, start: int, stop: int) -> None:
+        """Where all seeds leave their tasks together (a sequential stream), ask for what is due in [start, stop)."""
+        self._held_out_ahead.clear()
+        if not self._split or not self._shape.has_boundaries:
+            return
+        for places in zip(*self._shape.ends, strict=True):
+            if start < places[0][0] <= stop:
+                tasks = [task for _, task in places]
+                self._held_out_ahead[tuple(tasks), self._split] = self._ask_held_out(tasks, self._split)
+
+    def _ask(self, start: int, count: int) -> Any:
+        return self._actor.read.remote(self._seeds, self._schedule, start, count)
+
+    def _ask_held_out(self, tasks: list[int], split: str) -> Any:
+        return self._actor.held_out.remote(self._seeds, self._schedule, tasks, split)
 
 
 class LearnerActor(tune.Trainable):  # type: ignore[misc]

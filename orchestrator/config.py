@@ -203,7 +203,10 @@ def _stream(entry: dict[str, Any], file: str, faults: list[str]) -> tuple[Recipe
         own = [*model_of(kind).model_fields, "name", "store", "schedule"]
         faults += rules(error, file, "stream", own)
         return None, store, schedule
-    return kind(**{key: getattr(values, key) for key in model_of(kind).model_fields}), store, schedule
+    recipe = kind(**{key: getattr(values, key) for key in model_of(kind).model_fields})
+    own_faults = recipe.check()
+    faults += [f"{file}: stream.{line.removeprefix(f'{recipe.name}.')}" for line in own_faults]
+    return (None if own_faults else recipe), store, schedule
 
 
 def _schedule(entry: Any, file: str, faults: list[str]) -> Schedule | None:

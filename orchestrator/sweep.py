@@ -34,6 +34,7 @@ from orchestrator.launch import (
 )
 from orchestrator.plan import Plan, make_plan, sweep_folder
 from orchestrator.progress import Progress
+from orchestrator.source import StoreSource
 from streams.build import cached
 from streams.errors import StreamsError
 from streams.progress import ProgressLine
@@ -106,8 +107,16 @@ def open_store(sweep: Sweep) -> TaskStore:
         ConfigError: the store is of another stream.
     """
     if sweep.store is None:
-        store = cached(sweep.recipe, sweep.seeds, ProgressLine())
-        return TaskStore.open(store.path, verify=True)
+        path = cached(sweep.recipe, sweep.seeds, ProgressLine()).path
+        store = TaskStore.open(path, verify=True)
+    else:
+        store = _named_store(sweep)
+    StoreSource(store, sweep.seeds, sweep.schedule).shape()  # a schedule that does not fit the tasks is told here
+    return store
+
+
+def _named_store(sweep: Sweep) -> TaskStore:
+    assert sweep.store is not None
     store = TaskStore.open(localise(sweep.store, ProgressLine()), verify=True)
     faults = []
     if store.manifest["recipe"] != sweep.recipe.identity():
