@@ -19,7 +19,7 @@ from orchestrator.errors import fault
 from orchestrator.metrics import Curves
 from orchestrator.plan import Plan
 from orchestrator.run_tree import forget
-from orchestrator.tracking_database import TrackingError, first_line, prepare
+from orchestrator.tracking_database import TrackingError, check_reachable, first_line, prepare
 from orchestrator.tracking_projection import Projection
 
 __all__ = ["TrackingError", "Writer", "forget", "prepare"]
@@ -184,18 +184,25 @@ class Writer:
         """Do it; if that fails, keep why, and let the trial be brought up to date from its chunk file later."""
         if key in self._behind:
             return
-        if not self._projection.is_open and _SWEEP in self._behind:
-            self._behind[key] = self._behind[_SWEEP]  # to try would be to wait once more for a server that is not there
+        if self._behind and (line := self._out_of_reach()):
+            self._behind[key] = line  # to try would be to wait once more for a server that is not there
             return
         try:
             action()
         except Exception as error:  # whatever it is: the thread must go on
             self._fell_behind(key, error)
 
+    def _out_of_reach(self) -> str:
+        """Why the server does not answer; empty if it does."""
+        try:
+            check_reachable(self._uri)
+        except TrackingError as error:
+            return str(error)
+        return ""
+
     def _fell_behind(self, key: str, error: Exception) -> None:
-        if isinstance(error, TrackingError):
-            line = str(error)
-        else:
+        line = str(error) if isinstance(error, TrackingError) else self._out_of_reach()
+        if not line:
             what = self._projection.stacks[key].trial.configuration.label if key else "the sweep's run"
             line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"
         if self._behind.get(key) != line:
@@ -206,7 +213,10 @@ class Writer:
             self._projection.forget(key)
 
     def _catch_up(self) -> None:
-        """Try again what has failed. While the sweep's run cannot be had, nothing else is tried."""
+        """Try again what has failed."""
+        if self._behind and self._out_of_reach():
+            self._retry_at = time.monotonic() + RETRY_S
+            return
         for key in sorted(self._behind):
             try:
                 if key:
@@ -215,7 +225,5 @@ class Writer:
                     self._projection.open()
             except Exception as error:
                 self._fell_behind(key, error)
-                if not self._projection.is_open:
-                    return
             else:
                 self._told.append(f"{self._behind.pop(key)}; tried again, and all is written now")

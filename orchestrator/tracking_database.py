@@ -22,8 +22,15 @@ from orchestrator.errors import OrchestratorError, fault
 
 URI_KEY = "tracking.uri"
 DEFAULT_URI = "sqlite:///mlflow.db"
+# Read by MLflow at every call; what the user has set is left alone.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # a sweep sends no usage statistics unless asked to
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the writer tries again itself; seven would hold it up for minutes
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a link for every run that ends
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
 _LOCKED_S = 60
-_ANSWER_S = 20
+_ANSWER_S = 10
 
 
 class TrackingError(OrchestratorError):
@@ -59,12 +66,9 @@ def connect(uri: str) -> Any:
         TrackingError: one line.
     """
     path = database_path(uri)
-    if uri.startswith(("http://", "https://")):
-        _check_reachable(uri)
-    # A sweep sends no usage statistics unless asked to. And the writer itself tries again, for as long as it takes:
-    # MLflow's own seven retries would only hold it up for minutes.
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    check_reachable(uri)
+    for key, value in _ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
     from mlflow import MlflowClient
 
     try:
@@ -155,8 +159,16 @@ def _check_writable(path: Path, uri: str) -> None:
         raise _refused("must be a database that can be written", uri, error) from error
 
 
-def _check_reachable(uri: str) -> None:
-    """Any answer will do: what it says is for the client to find out, which would wait for minutes without one."""
+def check_reachable(uri: str) -> None:
+    """See whether a server answers; a database counts as reached.
+
+    Any answer will do: what it says is for MLflow's client to find out, which would wait long if there were none.
+
+    Raises:
+        TrackingError: it does not.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return
     try:
         urllib.request.urlopen(uri, timeout=_ANSWER_S).close()
     except urllib.error.HTTPError as error:
@@ -176,7 +188,7 @@ def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
 def first_line(error: BaseException) -> str:
     """What an exception says, in one line: MLflow's and SQLAlchemy's go on for pages."""
     text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
+    return text.splitlines()[0][:200] if text else type(error).__name__
 
 
 @contextmanager

@@ -54,10 +54,6 @@ class Projection:
         self._complete: set[str] = set()
         self.stacks = {trial.key: Stack(trial) for trial in plan.trials}
 
-    @property
-    def is_open(self) -> bool:
-        return self._tree is not None
-
     def open(self) -> RunTree:
         """Reach MLflow, and find or make the sweep's run."""
         if self._tree is None:

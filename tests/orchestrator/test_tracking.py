@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -597,6 +598,69 @@ def test_a_writer_without_a_server_is_told_of_and_holds_nobody_up(sweep):
     with pytest.raises(TrackingError, match="the sweep's runs could not be ended"):
         writer.close("KILLED")
     assert time.monotonic() - started < 10
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Starts a real tracking server, always on the same port; what it gives back ends it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = []
+
+    def start():
+        command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{tmp_path}/s.db", "--artifacts-destination", str(tmp_path / "a")]
+        running.append(
+            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        )
+        uri, until = f"http://127.0.0.1:{port}", time.monotonic() + 200
+        while True:
+            try:
+                prepare(uri)
+                return uri, stop
+            except TrackingError:
+                assert time.monotonic() < until
+                time.sleep(0.5)
+
+    def stop():
+        while running:
+            process = running.pop()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    yield start
+    stop()
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_and_comes_back(sweep, server, capsys):
+    trials = sweep.plan.trials
+    uri, stop = server()
+    writer = writer_of(uri, sweep)
+    for trial in trials:
+        sweep.write_chunk(trial, 40)
+        writer.results(trial.key, sweep.part(trial, 0, 20))
+    assert writer.drain() == []
+    stop()
+    started = time.monotonic()
+    for trial in trials:
+        writer.results(trial.key, sweep.part(trial, 20, 40))
+    (line,) = writer.drain()
+    assert line.startswith("tracking.uri: no server answers") and time.monotonic() - started < 30
+    server()
+    for trial in trials:
+        sweep.write_chunk(trial)
+        writer.finished(trial.key)
+    assert writer.drain() == [f"{line}; tried again, and all is written now"]
+    writer.close("FINISHED")
+    assert Seen(uri).statuses() == {"FINISHED": 9}
+    for trial in trials:
+        assert_seed_runs_hold(uri, sweep, trial)
+        run = Seen(uri).one("configuration", trial.configuration.hash)
+        learner = Seen(uri).client.download_artifacts(run.info.run_id, "checkpoint/learner.pt")
+        assert Path(learner).read_bytes() == b"learner of " + trial.key.encode()
+    assert capsys.readouterr().out == ""
 
 
 def test_a_writer_that_was_never_started_says_so(sweep, tracking_uri):
