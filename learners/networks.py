@@ -206,7 +206,8 @@ class Network:
         buffers = {name: b.clone() for name, b in _unflatten(statistics.detach(), self._statistics).items()}
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.module, {**parameters, **buffers}, (x, features_only))
+            result: Tensor = functional_call(self.module, {**parameters, **buffers}, (x, features_only))
+            return result
 
         out = torch.vmap(one)(_unflatten(phi, self._parameters), buffers, x)
         return out, torch.cat([statistics[:, :0], *(b.flatten(1) for b in buffers.values())], 1)
