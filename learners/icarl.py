@@ -35,13 +35,15 @@ class Options:
 def herding(features: Tensor, count: int) -> Tensor:
     """Algorithm 4: the positions [min(n, count)] of features [n, F] whose first k have, for every k, a mean near all's.
 
-    Greedy: the next is the one that brings the mean of those chosen nearest to the mean of all. Ties: the first.
+    Greedy: the next is the one that brings the mean of those chosen nearest to the mean of all; of those that do so to
+    within rounding (the same picture, shown twice), the first.
     """
+    rounding = 64 * torch.finfo(features.dtype).eps
     mean, total = features.mean(0), torch.zeros_like(features[0])
     free, chosen = torch.ones(len(features), dtype=torch.bool, device=features.device), []
     for k in range(1, min(len(features), count) + 1):
-        distance = (mean - (total + features) / k).square().sum(1)
-        best = int(distance.where(free, torch.inf).argmin())
+        distance = (mean - (total + features) / k).norm(dim=1).where(free, torch.inf)
+        best = int((distance <= distance.min() + rounding).int().argmax())
         chosen.append(best)
         free[best] = False
         total = total + features[best]

@@ -21,13 +21,13 @@ PICTURES = 60
 class NarrowRainbowNet(RainbowNet):
     """The rainbow network with few filters: the same code, quickly."""
 
-    filters = (4, 4, 6, 6)
+    filters = (3, 3, 4, 4)
 
 
 class NarrowSiameseNet(SiameseNet):
     """The siamese network with few filters."""
 
-    filters = (4, 4, 4, 6, 6, 6, 8)
+    filters = (2, 2, 2, 3, 3, 3, 4)
 
 
 class TanhNet(EmbeddingNet):
@@ -88,6 +88,7 @@ class World:
     def quick(self, name: str, seeds: Sequence[int] = (0,), full: bool = False) -> Learner:
         """A learner with the size options that its `Options` have turned down."""
         small = {"updates_per_task": 3, "inner_steps": 2, "K": 3, "memory": 8 * self.classes, "update_batch": 4}
+        small |= {"window": 15, "hypotheses": 10}
         known = {option.name for option in fields(learner_class(name).options_class)}
         return self.learner(name, seeds, full, **{key: value for key, value in small.items() if key in known})
 

@@ -2,6 +2,7 @@
 
 import pickle
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +28,9 @@ def test_saved_and_loaded_predicts_equal(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, network: str
 ) -> None:
     """In the second task, so that whatever a boundary made is there too."""
-    world = request.getfixturevalue(network)
+    world = replace(request.getfixturevalue(network), dtype=torch.float32)
     learner = world.quick(name, (0, 7), full=True)
-    world.drive(learner, 0, 6, predict=False)
+    world.drive(learner, 0, 5, predict=False)
     path = tmp_path / "learner.pt"
     checkpoint.save(path, name, learner, network, world.image_shape)
     loaded = checkpoint.load(path)
@@ -60,7 +61,7 @@ def test_damaged_files(saved: Path) -> None:
 def test_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "foreign.pt"
     image = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
-    for content in (b"hello, world\n", image, pickle.dumps({"a": Path("b")}), pickle.dumps([1, 2])):
+    for content in (b"hello, world\n", image, pickle.dumps({"a": Path("b")}, 2), pickle.dumps([1, 2], 2)):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"foreign\.pt: "):
             checkpoint.load(path)

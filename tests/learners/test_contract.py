@@ -234,10 +234,10 @@ def alive() -> int:
 
 def test_memory_is_flat(world: Any, name: str) -> None:
     learner = world.quick(name)
-    world.drive(learner, 0, 40)
-    after_ten_tasks = alive()
-    world.drive(learner, 40, 80)
-    assert alive() <= 1.01 * after_ten_tasks
+    world.drive(learner, 0, 24)
+    after_six_tasks = alive()
+    world.drive(learner, 24, 48)
+    assert alive() <= 1.01 * after_six_tasks
 
 
 def test_boundaries_are_a_permission(world: Any, name: str) -> None:

@@ -206,7 +206,7 @@ def test_meta_training_makes_adaptation_faster(smooth) -> None:
         made = smooth.batch(100 * task + step, count=10)
         return Batch(made.x, (made.ids[..., 0] % 2 + task % 2) % 2, made.ids)
 
-    learner = smooth.learner("ftml", inner_rate=0.5, outer_rate=0.01, updates_per_task=60, support=10, query=10)
+    learner = smooth.learner("ftml", inner_rate=0.5, outer_rate=0.01, updates_per_task=24, support=10, query=10)
 
     def loss_after_adapting() -> float:
         """On tasks of its own, not seen before or learned after."""

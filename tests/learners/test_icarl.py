@@ -69,6 +69,19 @@ def test_herding_equals_brute_force(seed: int) -> None:
     assert herding(features, 100).tolist() == order
 
 
+def test_herding_in_float32_is_not_blunted_by_the_tolerance_for_ties() -> None:
+    """Of 300 unit vectors, the mean of 100 well chosen is nearer to the mean of all than that of any 100 at random."""
+    g = torch.Generator().manual_seed(0)
+    features = F.normalize(torch.rand(300, 64, generator=g), dim=1)
+    order = herding(features, 100)
+    assert order.tolist() == herding(features.double(), 100).tolist()
+    off = float((features[order].mean(0) - features.mean(0)).norm())
+    others = [
+        float((features[torch.randperm(300, generator=g)[:100]].mean(0) - features.mean(0)).norm()) for _ in range(50)
+    ]
+    assert off < 0.5 * min(others)
+
+
 def test_herding_by_hand() -> None:
     """On a line, where the mean of 0, 1, 2 and 9 is 3."""
     features = torch.tensor([[0.0], [1.0], [2.0], [9.0]], dtype=torch.float64)
@@ -85,6 +98,13 @@ def test_ties_go_to_the_first_to_arrive() -> None:
         assert made[0] == 0
         other = [i for i in range(4) if order[i] % 2 != order[0] % 2]
         assert made[1] == other[0]
+
+
+def test_the_same_picture_twice_is_a_tie_whatever_rounding_says() -> None:
+    features = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
+    features[2] += torch.tensor([1e-16, -2e-16])  # a bit nearer to the mean than the first
+    assert herding(features, 3).tolist() == herding(features.flip(0), 3).tolist()
+    assert herding(features.float(), 3).tolist() == herding(features.float().flip(0), 3).tolist()
 
 
 # Exemplars
