@@ -1,12 +1,14 @@
 """The Siamese network by hand: seven layers of convolution, ReLU and batch norm, max-pool after every second.
 
-Batch norm in training, per channel over the m values of a batch: x̂ = (a − mean) / deviation, y = γ x̂ + β. The
-derivative of x̂ by a is the symmetric J u = (u − mean(u) − x̂ mean(x̂ u)) / deviation, so one backward pass serves all:
+Batch norm in training, per channel over the m values of a batch: x̂ = ρ (a − mean(a)), ρ = 1 / deviation, y = γ x̂ + β.
+With the bar for that mean, the derivative of x̂ by a is the symmetric J u = ρ (u − ū − x̂ x̂u‾), so that
 
     tangent     x̂̇ = J ȧ,   ẏ = γ x̂̇ + γ̇ x̂ + β̇
     gradient    for the gradient u by y:   by a: γ J u,   by γ: Σ x̂ u,   by β: Σ u
-    its tangent by a: γ J u̇ + γ̇ J u − γ (mean(x̂ ȧ) J u + mean(x̂ u) x̂̇ + mean(x̂̇ u) x̂) / deviation
-                by γ: Σ (x̂ u̇ + x̂̇ u),   by β: Σ u̇
+    its tangent by a: γ J u̇ + κ J u − γ ρ (x̂u‾ x̂̇ + x̂̇u‾ x̂),   κ = γ̇ − γ ρ x̂ȧ‾,   by γ: Σ (x̂ u̇ + x̂̇ u),   by β: Σ u̇
+
+all of which are sums of a few large tensors, each times a number per channel. Means are taken by `torch.sum`: PyTorch's
+own batch norm adds up single precision one by one where channels are last, and loses four digits.
 
 What a convolution's backward pass makes of the gradient δ by its output, its input x and its weights w is linear in
 each and always takes two of them together, so its tangent is what it makes of (δ̇, x, w) plus what of (δ, ẋ, ẇ).
@@ -47,33 +49,41 @@ class Layer:
         w = self._w
         self._x = x
         self._a = self._convolved(x, w.weight, w.bias).relu_()
-        self._ones = torch.ones_like(w.gamma)
-        y: Tensor
-        y, self._mean, self._rate = torch.native_batch_norm(
-            self._a, w.gamma, w.beta, running_mean, running_variance, True, MOMENTUM, EPSILON
-        )
+        self._m = m = self._a.numel() // self._a.shape[1]
+        mean = _sum(self._a) / m
+        self._normal = self._a - _each(mean)
+        variance = _sum(self._normal.square()) / m
+        self._rho = (variance + EPSILON).rsqrt()
+        self._normal *= _each(self._rho)
+        running_mean.lerp_(mean, MOMENTUM)
+        running_variance.lerp_(variance * (m / (m - 1)), MOMENTUM)
+        y = _combined(w.beta, (self._normal, w.gamma))
         if not self._pooled:
             return y
-        y, self._taken = aten.max_pool2d_with_indices(y, [2, 2])
-        return y
+        pooled: Tensor
+        pooled, self._taken = aten.max_pool2d_with_indices(y, [2, 2])
+        return pooled
 
     def predict(self, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
         """y, by the running statistics."""
         w = self._w
         scale = w.gamma / (running_variance + EPSILON).sqrt()
-        a = self._convolved(x, w.weight, w.bias).relu_()
-        y = _each(w.beta - scale * running_mean).addcmul(a, _each(scale))
+        y = _combined(w.beta - scale * running_mean, (self._convolved(x, w.weight, w.bias).relu_(), scale))
         return torch.max_pool2d(y, 2) if self._pooled else y
 
-    def backward(self, by_y: Tensor, first: bool) -> tuple[Tensor, Parameters]:
-        """The gradients by x (none for the `first` layer) and by the parameters."""
+    def backward(self, by_y: Tensor, first: bool) -> tuple[Tensor | None, Parameters]:
+        """The gradients by x (None for the `first` layer) and by the parameters."""
         self._u = self._unpooled(by_y)
-        self._ju, self._by_gamma, by_beta = self._normalised_backward(self._u)
-        self._delta = aten.threshold_backward(self._ju * _each(self._w.gamma), self._a, 0)
+        self._sum_u, self._sum_nu = _sum(self._u), _sum(self._normal * self._u)
+        scale = self._w.gamma * self._rho
+        by_a = _combined(
+            -scale * self._sum_u / self._m, (self._u, scale), (self._normal, -scale * self._sum_nu / self._m)
+        )
+        self._delta = self._passed(by_a)
         by_x, by_weight, by_bias = self._convolved_backward(
             self._delta, self._x, self._w.weight, [not first, True, True]
         )
-        return by_x, Parameters(by_weight, by_bias, self._by_gamma, by_beta)
+        return by_x, Parameters(by_weight, by_bias, self._sum_nu, self._sum_u)
 
     def tangent(self, x_dot: Tensor | None, dot: Parameters) -> Tensor:
         """The tangent of y; x_dot is None where x is constant."""
@@ -81,25 +91,35 @@ class Layer:
         convolved = self._convolved(self._x, dot.weight, dot.bias)
         if x_dot is not None:
             convolved += self._convolved(x_dot, self._w.weight, None)
-        a_dot = aten.threshold_backward(convolved, self._a, 0)
-        self._normal_dot, self._a_dot_normal, _ = self._normalised_backward(a_dot)
-        scale = dot.gamma * self._rate
-        y_dot = _each(dot.beta - scale * self._mean).addcmul(self._a, _each(scale))
-        y_dot.addcmul_(self._normal_dot, _each(self._w.gamma))
+        self._a_dot = self._passed(convolved)
+        self._mean_a_dot, self._mean_na_dot = _sum(self._a_dot) / self._m, _sum(self._normal * self._a_dot) / self._m
+        scale = self._w.gamma * self._rho
+        self._kappa = dot.gamma - scale * self._mean_na_dot
+        y_dot = _combined(dot.beta - scale * self._mean_a_dot, (self._a_dot, scale), (self._normal, self._kappa))
         return _gather(y_dot, self._taken) if self._pooled else y_dot
 
     def tangent_backward(self, by_y_dot: Tensor) -> tuple[Tensor | None, Parameters]:
         """The tangent of `backward`; straight after `tangent`."""
-        gamma, rate, m = self._w.gamma, self._rate, self._a.numel() // self._a.shape[1]
-        j, by_gamma, by_beta = self._normalised_backward(self._unpooled(by_y_dot))
-        crossed = (self._normal_dot * self._u).sum((0, 2, 3))
-        per = gamma * rate / m
-        by_normal = per * crossed * rate
-        by_a = _each(by_normal * self._mean).addcmul(j, _each(gamma))
-        by_a.addcmul_(self._ju, _each(self._dot.gamma - per * self._a_dot_normal))
-        by_a.addcmul_(self._normal_dot, _each(-per * self._by_gamma))
-        by_a.addcmul_(self._a, _each(-by_normal))
-        delta_dot = aten.threshold_backward(by_a, self._a, 0)
+        m, rho, normal = self._m, self._rho, self._normal
+        scale, kappa = self._w.gamma * rho, self._kappa * rho
+        u_dot = self._unpooled(by_y_dot)
+        sum_u_dot, sum_nu_dot = _sum(u_dot), _sum(normal * u_dot)
+        # Σ x̂̇ u, with x̂̇ = ρ (ȧ − mean − x̂ mean(x̂ ȧ)) put in; below too.
+        crossed = rho * (
+            _sum(self._a_dot * self._u) - self._mean_a_dot * self._sum_u - self._mean_na_dot * self._sum_nu
+        )
+        by_normal_dot = -scale * self._sum_nu / m * rho
+        by_a = _combined(
+            -(scale * sum_u_dot + kappa * self._sum_u) / m - by_normal_dot * self._mean_a_dot,
+            (u_dot, scale),
+            (self._u, kappa),
+            (self._a_dot, by_normal_dot),
+            (
+                normal,
+                -(scale * (sum_nu_dot + crossed) + kappa * self._sum_nu) / m - by_normal_dot * self._mean_na_dot,
+            ),
+        )
+        delta_dot = self._passed(by_a)
         first = self._x_dot is None
         by_x, by_weight, by_bias = self._convolved_backward(delta_dot, self._x, self._w.weight, [not first, True, True])
         if self._x_dot is not None:
@@ -108,7 +128,7 @@ class Layer:
             )
             by_x += more_x
             by_weight = by_weight + more_weight
-        return by_x, Parameters(by_weight, by_bias, by_gamma + crossed, by_beta)
+        return by_x, Parameters(by_weight, by_bias, sum_nu_dot + crossed, sum_u_dot)
 
     def _convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return torch.conv2d(x, weight, bias, padding=1, groups=self._groups)
@@ -120,12 +140,10 @@ class Layer:
         )
         return by_all
 
-    def _normalised_backward(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """J u, Σ x̂ u and Σ u."""
-        by_all: tuple[Tensor, Tensor, Tensor] = aten.native_batch_norm_backward(
-            u, self._a, self._ones, None, None, self._mean, self._rate, True, EPSILON, [True, True, True]
-        )
-        return by_all
+    def _passed(self, t: Tensor) -> Tensor:
+        """t where the ReLU lets it pass, else 0; in place."""
+        aten.threshold_backward(t, self._a, 0, grad_input=t)
+        return t
 
     def _unpooled(self, by_y: Tensor) -> Tensor:
         if not self._pooled:
@@ -177,8 +195,9 @@ class SiameseSweeps:
         named["head.weight"].copy_(torch.bmm(slope.transpose(1, 2), self._embedded))
         named["head.bias"].copy_(slope.sum(1))
         self._by_embedded = torch.bmm(slope, self._head)
-        by_y = self._by_pixels(2 * self._difference * self._by_embedded)
+        by_y: Tensor | None = self._by_pixels(2 * self._difference * self._by_embedded)
         for i in reversed(range(len(self._layers))):
+            assert by_y is not None
             by_y, by_parameters = self._layers[i].backward(by_y, first=i == 0)
             _write(named, i, by_parameters)
 
@@ -236,6 +255,19 @@ def _write(named: Named, i: int, values: Parameters) -> None:
 
 def _each(channels: Tensor) -> Tensor:
     return channels.view(1, -1, 1, 1)
+
+
+def _sum(t: Tensor) -> Tensor:
+    return t.sum((0, 2, 3))
+
+
+def _combined(constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
+    """The sum of large tensors, each times a number per channel, and of one more number per channel."""
+    (first, scale), *others = terms
+    total = _each(constant).addcmul(first, _each(scale))
+    for term, scale in others:
+        total.addcmul_(term, _each(scale))
+    return total
 
 
 def _gather(y: Tensor, taken: Tensor) -> Tensor:
