@@ -50,13 +50,13 @@ def prepare(uri: str, experiment: str | None = None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.with_name(f".{path.name}.lock")):
                 _check_writable(path, uri)
-                connect(uri)
+                client = connect(uri)
         except OSError as error:
             raise _refused("must be a database that can be written", uri, error) from error
     else:
-        connect(uri)
+        client = connect(uri)
     if experiment is not None:
-        experiment_id(connect(uri), uri, experiment)
+        experiment_id(client, uri, experiment)
 
 
 def connect(uri: str) -> Any:

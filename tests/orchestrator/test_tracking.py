@@ -535,7 +535,7 @@ def test_points_go_in_by_the_thousand(tmp_path, tracking_uri):
 
 def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
     uri = f"sqlite:///{tmp_path}/new folder/mlflow.db"
-    code = "import sys; from orchestrator.tracking import prepare; prepare(sys.argv[1], 'one experiment')"
+    code = "import sys; from orchestrator.tracking_database import prepare; prepare(sys.argv[1], 'one experiment')"
     command = [sys.executable, "-c", code, uri]
     processes = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(6)
