@@ -76,6 +76,14 @@ class Learner(ABC):
         self.options = options
         self.setting = setting
 
+    @property
+    def pretrain_tasks(self) -> int:
+        """Tasks outside the stream that this learner is to be shown beforehand; 0: it learns on the stream alone."""
+        return 0
+
+    def pretrain(self, batches: Sequence[Batch]) -> None:  # noqa: B027
+        """Meta-train on `pretrain_tasks` tasks, task after task. Called once, before the stream, if there are any."""
+
     @abstractmethod
     def predict(self, x: Tensor) -> Tensor:
         """Logits [R, B, classes] for pictures x [R, B, *image]; changes nothing."""

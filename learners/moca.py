@@ -104,6 +104,10 @@ class MOCA(Learner):
                 self.belief = self.belief.renew(window.z, window.y, window.first)
         return diagnostics
 
+    @property
+    def pretrain_tasks(self) -> int:
+        return int(self.options.pretrain_tasks)
+
     def pretrain(self, batches: Sequence[Batch]) -> None:
         """Meta-train on batches of tasks outside the stream, task after task; then forget all but features and prior.
 

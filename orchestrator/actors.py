@@ -56,6 +56,9 @@ class StreamActor:
     def held_out(self, seeds: list[int], schedule: Schedule, tasks: list[int], split: str) -> list[Datapoints]:
         return self._source(seeds, schedule).held_out(tasks, split)
 
+    def first_tasks(self, seeds: list[int], schedule: Schedule, count: int) -> Stack:
+        return self._source(seeds, schedule).first_tasks(count)
+
 
 def stream_actor_name(store_hash: str, node: str) -> str:
     """The name under which the store's actor on that node is found."""
@@ -108,14 +111,16 @@ class ActorSource:
         if start + count < self._shape.length:
             self._ahead[start + count, count] = self._ask(start + count, count)
         self._fetch_held_out(start, start + count)
-        stack: Stack = ray.get(reference)
-        return Stack(stack.image_ids.copy(), stack.labels.copy())  # Ray's own arrays are read-only; torch wants others
+        return _own(ray.get(reference))
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
         self._split = split
         reference = self._held_out_ahead.pop((tuple(tasks), split), None)
         points: list[Datapoints] = ray.get(reference or self._ask_held_out(tasks, split))
         return [Datapoints(one.image_ids.copy(), one.labels.copy(), one.tasks.copy()) for one in points]
+
+    def first_tasks(self, count: int) -> Stack:
+        return _own(ray.get(self._actor.first_tasks.remote(self._seeds, self._schedule, count)))
 
     def _fetch_held_out(self, start: int, stop: int) -> None:
         """Where all seeds leave their tasks together (a sequential stream), ask for what is due in [start, stop)."""
@@ -132,6 +137,11 @@ class ActorSource:
 
     def _ask_held_out(self, tasks: list[int], split: str) -> Any:
         return self._actor.held_out.remote(self._seeds, self._schedule, tasks, split)
+
+
+def _own(stack: Stack) -> Stack:
+    """A copy: Ray's own arrays are read-only, and torch wants others."""
+    return Stack(stack.image_ids.copy(), stack.labels.copy())
 
 
 class LearnerActor(tune.Trainable):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from orchestrator.schemas import model_of, rules
 from orchestrator.spaces import Space, is_space, read_space
 from streams import recipes
 from streams.recipe import Recipe
-from streams.schedule import Schedule
+from streams.schedule import HeldBack, Schedule, schedules
 
 COMMAND_LINE = "command line"
 
@@ -186,27 +186,22 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
 
 
 def _stream(entry: dict[str, Any], file: str, faults: list[str]) -> tuple[Recipe | None, str | None, Schedule | None]:
-    name, store, planned = (
-        entry.pop("name", None),
-        entry.pop("store", None),
-        entry.pop("schedule", {"name": "sequential"}),
-    )
+    name, store = entry.pop("name", None), entry.pop("store", None)
+    planned, held_back = entry.pop("schedule", {"name": "sequential"}), entry.pop("held_back", 0)
     if store is not None and not isinstance(store, str):
-        faults.append(fault(file, "stream.store", "must be a folder's name", store))
+        faults.append(fault(file, "stream.store", "must be a folder or an address", store))
     schedule = _schedule(planned, file, faults)
+    if not isinstance(held_back, int) or isinstance(held_back, bool) or held_back < 0:
+        faults.append(fault(file, "stream.held_back", "must be a whole number of at least 0", held_back))
+    elif held_back and schedule is not None:
+        schedule = HeldBack(schedule, held_back)
     kind = _named(name, recipes(), file, "stream.name", faults)
-    if kind is None:
-        return None, store, schedule
-    try:
-        values = model_of(kind).model_validate(entry)
-    except ValidationError as error:
-        own = [*model_of(kind).model_fields, "name", "store", "schedule"]
-        faults += rules(error, file, "stream", own)
-        return None, store, schedule
-    recipe = kind(**{key: getattr(values, key) for key in model_of(kind).model_fields})
-    own_faults = recipe.check()
-    faults += [f"{file}: stream.{line.removeprefix(f'{recipe.name}.')}" for line in own_faults]
-    return (None if own_faults else recipe), store, schedule
+    beside = ["name", "store", "schedule", "held_back"]
+    recipe: Recipe | None = None if kind is None else _made(kind, entry, beside, file, "stream", faults)
+    if recipe is not None and (own_faults := recipe.check()):
+        faults += [f"{file}: stream.{line.removeprefix(f'{recipe.name}.')}" for line in own_faults]
+        recipe = None
+    return recipe, store, schedule
 
 
 def _schedule(entry: Any, file: str, faults: list[str]) -> Schedule | None:
@@ -214,20 +209,20 @@ def _schedule(entry: Any, file: str, faults: list[str]) -> Schedule | None:
         faults.append(fault(file, "stream.schedule", "must be a mapping with a name", entry))
         return None
     options = dict(entry)
-    kind = _named(options.pop("name", None), _schedules(), file, "stream.schedule.name", faults)
-    if kind is None:
-        return None
-    try:
-        values = model_of(kind).model_validate(options)
-    except ValidationError as error:
-        faults += rules(error, file, "stream.schedule", [*model_of(kind).model_fields, "name"])
-        return None
-    made: Schedule = kind(**{key: getattr(values, key) for key in model_of(kind).model_fields})
+    kind = _named(options.pop("name", None), schedules(), file, "stream.schedule.name", faults)
+    made: Schedule | None = None if kind is None else _made(kind, options, ["name"], file, "stream.schedule", faults)
     return made
 
 
-def _schedules() -> dict[str, type[Schedule]]:
-    return {kind.name: kind for kind in Schedule.__subclasses__()}
+def _made(kind: Any, options: dict[str, Any], beside: list[str], file: str, where: str, faults: list[str]) -> Any:
+    """An object of a frozen dataclass of options; None, and lines in `faults`, if an option is wrong."""
+    model = model_of(kind)
+    try:
+        values = model.model_validate(options)
+    except ValidationError as error:
+        faults += rules(error, file, where, [*model.model_fields, *beside])
+        return None
+    return kind(**{key: getattr(values, key) for key in model.model_fields})
 
 
 def _learner(
@@ -249,6 +244,11 @@ def _learner(
         rule = f"needs task boundaries, which the schedule {schedule.name} has not"
         faults.append(fault(file, f"{where}.name", rule, name, "use the schedule sequential, or leave it out"))
     model = model_of(learner.options_class)
+    wanted = entry.get("pretrain_tasks", 0)
+    held_back = schedule.tasks if isinstance(schedule, HeldBack) else 0
+    if isinstance(wanted, int) and wanted > held_back:
+        rule = f"must be at most stream.held_back, {held_back}"
+        faults.append(fault(file, f"{where}.pretrain_tasks", rule, wanted))
     fixed = {key: value for key, value in entry.items() if not is_space(value)}
     spaces = {}
     for key in [key for key in entry if key not in fixed]:

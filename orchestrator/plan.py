@@ -14,6 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from orchestrator.config import LearnerSpec, Sweep
+from streams.schedule import HeldBack, Schedule
 
 RESULTS_VERSION = 1
 """Raised whenever the same configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
@@ -106,7 +107,7 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     stream = {
         "name": sweep.recipe.name,
         "options": sweep.recipe.options(),
-        "schedule": {"name": sweep.schedule.name, **asdict(sweep.schedule)},
+        "schedule": _described(sweep.schedule),
         "store": store_hash,
     }
     several = len(sweep.learners) > len({spec.name for spec in sweep.learners})
@@ -125,6 +126,12 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
             trial = Trial(configuration, tuple(sweep.seeds))
             trials.setdefault(trial.key, trial)
     return Plan(sweep.name, tuple(trials.values()), _resolved(sweep, stream), dict(sweep.given))
+
+
+def _described(schedule: Schedule) -> dict[str, Any]:
+    if isinstance(schedule, HeldBack):
+        return _described(schedule.schedule) | {"held_back": schedule.tasks}
+    return {"name": schedule.name, **asdict(schedule)}
 
 
 def _expand(spec: LearnerSpec, index: int, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

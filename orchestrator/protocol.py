@@ -85,6 +85,9 @@ class OnlineProtocol:
         self._shape = source.shape()
         if learner.needs_boundaries and not self._shape.has_boundaries:
             raise OrchestratorError(f"{type(learner).__name__}: needs task boundaries, and this stream has none")
+        if learner.pretrain_tasks > self._shape.held_back:
+            rule = f"pretrain_tasks must be at most the {self._shape.held_back} tasks that the stream holds back"
+            raise OrchestratorError(f"{type(learner).__name__}: {rule} (got {learner.pretrain_tasks})")
         self.curves = Curves(list(self._setting.seeds))
         self._position = 0
         self._tasks_over = [0] * self._setting.replicates
@@ -109,6 +112,10 @@ class OnlineProtocol:
         started = time.perf_counter()
         evaluated_before = self._setting.network.gradient_evaluations
         size = self._setting.batch_size
+        if self.batches == 0 and self.learner.pretrain_tasks:
+            held_back = self._source.first_tasks(self.learner.pretrain_tasks)
+            starts = range(0, held_back.labels.shape[1], size)
+            self.learner.pretrain([_batch(self._images, held_back, start, start + size) for start in starts])
         stack = self._source.read(self._position, batches * size)
         by_batch: dict[int, dict[str, Tensor]] = {}
         evaluations: dict[str, list[float]] = defaultdict(list)

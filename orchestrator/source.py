@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from orchestrator.errors import OrchestratorError
-from streams.schedule import Ends, Schedule
+from streams.schedule import Ends, HeldBack, Schedule
 from streams.store import TaskStore
 from streams.stream import Datapoints, Stream
 
@@ -24,11 +24,12 @@ class Stack:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a stack of streams is like: ``length`` in datapoints (one for all seeds), each seed's ``ends``."""
+    """What a stack of streams is like: ``length`` in datapoints, the same for all seeds; each seed's ``ends``; tasks held back."""
 
     length: int
     ends: list[Ends]
     has_boundaries: bool
+    held_back: int = 0
 
 
 class Source(Protocol):
@@ -43,6 +44,9 @@ class Source(Protocol):
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
         """For each seed the held-out points of one of its tasks."""
 
+    def first_tasks(self, count: int) -> Stack:
+        """All training points of each seed's first tasks, task after task: those that the schedule holds back."""
+
 
 class StoreSource:
     """Reads straight from a mapped store; what `StreamActor` does for others."""
@@ -54,11 +58,19 @@ class StoreSource:
         lengths = {stream.length for stream in self._streams}
         if len(lengths) != 1:
             raise OrchestratorError(f"stream: all seeds must have equally many datapoints (got {sorted(lengths)})")
-        return Shape(lengths.pop(), [stream.ends for stream in self._streams], self._streams[0].has_boundaries)
+        schedule = self._streams[0].schedule
+        held_back = schedule.tasks if isinstance(schedule, HeldBack) else 0
+        return Shape(lengths.pop(), [stream.ends for stream in self._streams], schedule.has_boundaries, held_back)
 
     def read(self, start: int, count: int) -> Stack:
-        parts = [stream.read(start, count) for stream in self._streams]
-        return Stack(np.stack([part.image_ids for part in parts]), np.stack([part.labels for part in parts]))
+        return _stacked([stream.read(start, count) for stream in self._streams])
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
         return [stream.held_out(task, split) for stream, task in zip(self._streams, tasks, strict=True)]
+
+    def first_tasks(self, count: int) -> Stack:
+        return _stacked([stream.first_tasks(count) for stream in self._streams])
+
+
+def _stacked(parts: list[Datapoints]) -> Stack:
+    return Stack(np.stack([part.image_ids for part in parts]), np.stack([part.labels for part in parts]))

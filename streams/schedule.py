@@ -173,6 +173,38 @@ class Recurring(Schedule):
         return [(int(position), task) for position, (task, _, _) in zip(positions, parts, strict=True)]
 
 
+@dataclass(frozen=True)
+class HeldBack(Schedule):
+    """Any schedule over all tasks but the first few, which no learner meets in the stream.
+
+    A method that wants to be meta-trained beforehand is shown those (`Stream.first_tasks`); for all the others they do
+    not exist. Tasks keep their numbers: the first one met is `tasks`.
+    """
+
+    schedule: Schedule
+    tasks: int
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The schedule's own name."""
+        return self.schedule.name
+
+    @property
+    def has_boundaries(self) -> bool:  # type: ignore[override]
+        """The schedule's own."""
+        return self.schedule.has_boundaries
+
+    def rows(self, sizes: Sizes, seed: int) -> Rows:
+        """The schedule's rows, behind those of the tasks held back."""
+        if self.tasks >= len(sizes):
+            raise OptionError(fault("stream.held_back", f"must be below the number of tasks, {len(sizes)}", self.tasks))
+        return self.schedule.rows(sizes[self.tasks :], seed) + int(sizes[: self.tasks].sum())
+
+    def ends(self, sizes: Sizes, seed: int) -> Ends:
+        """The schedule's ends."""
+        return [(position, task + self.tasks) for position, task in self.schedule.ends(sizes[self.tasks :], seed)]
+
+
 def schedules() -> dict[str, type[Schedule]]:
     """Every schedule, by name."""
     return {kind.name: kind for kind in (Sequential, Gradual, Markov, Recurring)}

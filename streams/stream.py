@@ -96,6 +96,16 @@ class Stream:
         first, last = self._table.starts[SPLITS[split], task : task + 2]
         return self._at(np.arange(first, last))
 
+    def first_tasks(self, count: int) -> Datapoints:
+        """All training points of the store's first tasks, task after task (see `schedule.HeldBack`).
+
+        Raises:
+            ValueError: there are not that many tasks.
+        """
+        if not 0 <= count <= self.tasks:
+            raise ValueError(f"0 <= count <= {self.tasks} must hold, but got count={count}")
+        return self._at(np.arange(int(self._sizes[:count].sum())))
+
     def _at(self, rows: npt.NDArray[np.int64]) -> Datapoints:
         table = self._table
         return Datapoints(table.image_ids[rows], table.label[rows].astype(np.int64), table.task[rows])

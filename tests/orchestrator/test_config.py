@@ -51,6 +51,8 @@ def test_seeds_may_be_a_list() -> None:
         ({"stream": {"name": "rainbow_digits", "taks": 3}}, "mine.yaml: stream.taks: unknown key (got 3); did you mean tasks?"),
         ({"stream": {"name": "rainbow_digits", "tasks": 57}}, "mine.yaml: stream.tasks: must be less than or equal to 56 (got 57)"),
         ({"stream": {"name": "online_cifar100", "train": 3}}, "mine.yaml: stream.train: must be even, so that half of the pairs can be of one class (got 3)"),
+        ({"stream": {"name": "rainbow_digits", "held_back": -1}}, "mine.yaml: stream.held_back: must be a whole number of at least 0 (got -1)"),
+        ({"learners": [{"name": "moca", "pretrain_tasks": 2}]}, "mine.yaml: learners[0].pretrain_tasks: must be at most stream.held_back, 0 (got 2)"),
         ({"resources": {"gpus": -1}}, "mine.yaml: resources.gpus: must be greater than or equal to 0 (got -1)"),
         ({"learners": [{"name": "foml", "bta1": 0.01}]}, "mine.yaml: learners[0].bta1: unknown key (got 0.01); did you mean beta1?"),
         ({"learners": [{"name": "foml", "alpha1": "fast"}]}, "mine.yaml: learners[0].alpha1: must be a number (got fast)"),

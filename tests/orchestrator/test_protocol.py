@@ -12,7 +12,7 @@ from learners import networks
 from orchestrator import chunks, metrics, protocol
 from orchestrator.errors import OrchestratorError
 from orchestrator.source import StoreSource
-from streams.schedule import Sequential
+from streams.schedule import HeldBack, Sequential
 from streams.store import TaskStore
 from streams.stream import Stream
 
@@ -180,3 +180,21 @@ def test_gradient_evaluations_are_counted(store: TaskStore) -> None:
     # before the newest from batch 2 on, the newest from batch 2 on (W = 2), …: 0 + 1 + 2·6 products, the last on 5 points.
     products = 2 * (10 + 2 * 10 * 5 + (10 + 5))
     assert foml.curves.chunks["gradient_evaluations"].tolist() == [75 + 80 + products]
+
+
+def test_tasks_held_back_are_for_pretraining_alone(store: TaskStore) -> None:
+    schedule = HeldBack(Sequential(), 1)
+    run = protocol.assemble(store, "moca", {"pretrain_tasks": 1, "pretrain_passes": 1}, [0, 1], schedule=schedule)
+    assert run.total_batches == 5
+    shown: list[Any] = []
+    original = run.learner.pretrain
+    run.learner.pretrain = lambda batches: (shown.extend(batches), original(batches))  # type: ignore[method-assign]
+    run.advance(2)
+    run.advance(100)
+    ids = torch.cat([batch.ids for batch in shown], 1)
+    for row, seed in enumerate((0, 1)):
+        assert np.array_equal(ids[row].numpy(), Stream(store, seed).read(0, 25).image_ids)
+    assert metrics.held_out(run.curves).shape == (2, 2)
+    assert np.isfinite(metrics.held_out(run.curves)).all()
+    with pytest.raises(OrchestratorError, match="at most the 0 tasks that the stream holds back \\(got 1\\)"):
+        protocol.assemble(store, "moca", {"pretrain_tasks": 1}, [0])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streams.errors import OptionError
 from streams.options import schedule_from_options
-from streams.schedule import Gradual, Markov, Recurring, Schedule, Sequential, schedules
+from streams.schedule import Gradual, HeldBack, Markov, Recurring, Schedule, Sequential, schedules
 from streams.store import TaskStore
 from streams.stream import Stream
 
@@ -180,3 +180,15 @@ def test_schedules_by_name() -> None:
         schedule_from_options("markow", {})
     with pytest.raises(OptionError, match=r"sequential\.window: unknown option .*; there are no options"):
         schedule_from_options("sequential", {"window": 3})
+
+
+def test_tasks_held_back_are_in_no_stream() -> None:
+    sizes = np.array([2, 3, 4, 2])
+    held = HeldBack(Sequential(), 2)
+    assert held.rows(sizes, seed=0).tolist() == [5, 6, 7, 8, 9, 10]
+    assert held.ends(sizes, seed=0) == [(4, 2), (6, 3)]
+    assert held.has_boundaries
+    assert held.name == "sequential"
+    assert not HeldBack(Markov(hazard=0.5), 1).has_boundaries
+    with pytest.raises(OptionError, match=r"stream.held_back: must be below the number of tasks, 4 \(got 4\)"):
+        HeldBack(Sequential(), 4).rows(sizes, seed=0)
