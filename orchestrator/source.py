@@ -24,7 +24,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a stack of streams is like: ``length`` in datapoints, the same for all seeds; each seed's ``ends``; tasks held back."""
+    """What a stack of streams is like: ``length`` of all seeds; each seed's ``ends``; tasks held back."""
 
     length: int
     ends: list[Ends]

@@ -15,11 +15,11 @@ import pandas as pd
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
-from orchestrator.results import load_curves
 
 from learners import checkpoint
 from orchestrator import chunks, metrics, protocol
 from orchestrator.metrics import Curves
+from orchestrator.results import load_curves
 from streams import recipes
 from streams.build import cached
 
