@@ -1,0 +1,77 @@
+"""The table of docs/reproduction.md, from a finished sweep in MLflow.
+
+    python -m orchestrator.sweep tune_configs/rainbow_mnist.yaml [stream.data=FOLDER]
+    python benchmarks/reproduction.py rainbow-mnist [--tracking-uri sqlite:///mlflow.db] > table.md
+
+Per method: cumulative error, mean error of the last eight tasks, how many tasks until the cumulative curve's own error
+on a task first falls to 10 %, cost; means over seeds with 95 % t-intervals. Then the differences to FOML, paired by seed.
+"""
+
+import argparse
+
+import numpy as np
+import pandas as pd
+
+from orchestrator.metrics import Interval, interval
+from orchestrator.results import load_curves
+
+LAST = 8
+"""Tasks that the final error is a mean of."""
+
+
+def by_seed(frame: pd.DataFrame, label: str, metric: str) -> np.ndarray:
+    """One row per seed, in order of seeds, one column per step."""
+    own = frame[(frame["label"] == label) & (frame["metric"] == metric) & frame["seed"].notna()]
+    return own.pivot(index="seed", columns="step", values="value").to_numpy(dtype=float)
+
+
+def shown(value: Interval, digits: int = 3) -> str:
+    """Mean ± half-width."""
+    half = "–" if value.high is None else f"{value.high - value.mean:.{digits}f}"
+    return f"{value.mean:.{digits}f} ± {half}"
+
+
+def tasks_to(error: np.ndarray, threshold: float) -> str:
+    """Mean over seeds of the first task whose held-out error is at most the threshold."""
+    reached = [np.flatnonzero(row <= threshold) for row in error]
+    return "not reached" if any(len(r) == 0 for r in reached) else f"{np.mean([r[0] + 1 for r in reached]):.0f}"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="Print the reproduction's tables.")
+    parser.add_argument("name")
+    parser.add_argument("--tracking-uri", default="sqlite:///mlflow.db")
+    parser.add_argument("--reference", default="foml", help="the label that others are compared with")
+    arguments = parser.parse_args()
+    frame = load_curves(arguments.name, arguments.tracking_uri)
+    cumulative = {label: by_seed(frame, label, "cumulative_error")[:, -1] for label in frame["label"].unique()}
+    order = sorted(cumulative, key=lambda label: cumulative[label].mean())
+
+    print(f"| method | cumulative error | last {LAST} tasks | first task at 10 % | gradients/datapoint | seconds | n |")
+    print("|---|---|---|---|---|---|---|")
+    for label in order:
+        error = by_seed(frame, label, "validation_error")
+        cost = by_seed(frame, label, "gradient_evaluations_per_datapoint").mean()
+        seconds = by_seed(frame, label, "seconds").mean()
+        cells = [
+            label,
+            shown(interval(cumulative[label])),
+            shown(interval(error[:, -LAST:].mean(1))),
+            tasks_to(error, 0.10),
+            f"{cost:.1f}",
+            f"{seconds:.0f}",
+            str(len(error)),
+        ]
+        print("| " + " | ".join(cells) + " |")
+    print()
+    print(f"| method | cumulative error minus {arguments.reference}'s, paired by seed |")
+    print("|---|---|")
+    for label in order:
+        if label != arguments.reference:
+            difference = interval(cumulative[label] - cumulative[arguments.reference])
+            print(f"| {label} | {shown(difference)} |")
+
+
+if __name__ == "__main__":
+    main()
