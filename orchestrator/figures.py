@@ -62,8 +62,10 @@ def learning_curves(lines: Sequence[Line], title: str, paths: Sequence[Path]) ->
 
 
 def _columns(labels: Sequence[str]) -> int:
-    """As many columns of the legend as fit the width of the figure, about 120 characters of it."""
-    return max(1, min(4, len(labels), 120 // (max(map(len, labels), default=1) + 10)))
+    """As many columns of the legend as fit the figure's width of about 120 characters, and as full as can be."""
+    fitting = max(1, min(4, len(labels), 120 // (max(map(len, labels), default=1) + 10)))
+    rows = -(-len(labels) // fitting)
+    return -(-len(labels) // rows) if rows else 1
 
 
 def _panel(axes: Any, metric: str, name: str, lines: Sequence[Line]) -> None:
