@@ -4,7 +4,7 @@
     python benchmarks/reproduction.py rainbow-mnist [--tracking-uri sqlite:///mlflow.db] > table.md
 
 Per method: cumulative error, mean error of the last eight tasks, how many tasks until the cumulative curve's own error
-on a task first falls to 10 %, cost; means over seeds with 95 % t-intervals. Then the differences to FOML, paired by seed.
+on a task first falls to 10 %, cost; means over seeds with 95 % t-intervals. Then the differences to FOML by seed.
 """
 
 import argparse

@@ -219,7 +219,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 def _objectives(curves: metrics.Curves) -> dict[str, float]:
     """The means over seeds that a searcher may look at; left out while there is no value."""
     error = metrics.held_out(curves)
-    values = {"online_error": float(curves.by_batch["online_error"][:, -1].mean())} if curves.by_batch else {}
+    values = {"online_error": float(curves.by_batch["online_error"].mean())} if curves.by_batch else {}
     if error.shape[1]:
         values["validation_error"] = float(error[:, -1].mean())
         values["cumulative_error"] = float(metrics.cumulative(error)[:, -1].mean())

@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.plan import Trial
 from orchestrator.progress import Progress
 from streams.store import TaskStore
+
+if TYPE_CHECKING:
+    from orchestrator.tracking import Writer
 
 # Read by Ray when it is imported or started; set before either.
 _ENVIRONMENT = {
@@ -158,14 +161,13 @@ def run_trials(
     store: TaskStore,
     cluster: Cluster,
     progress: Progress,
-    take: Callable[[str, Any], None],
+    writer: Writer,
     interrupt: Interrupt,
     outcome: Outcome,
 ) -> None:
     """Run these trials to their ends, and write into `outcome` how each ended.
 
-    `take(key, slice)` is called with each result's curves, in the driver. Trials that an interrupt left unfinished are
-    in neither part of the outcome.
+    Each result's curves go to the writer. Trials that an interrupt left unfinished are in neither part of the outcome.
     """
     from ray import tune
 
@@ -176,7 +178,7 @@ def run_trials(
     # The callback tells of deaths in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     wanted = sweep.document.resources
-    callback = TakeResults(take, progress, outcome)
+    callback = TakeResults(writer, progress, outcome)
     handles = actors.start_stream_actors(store, sweep.store)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
     specs = [

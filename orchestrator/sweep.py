@@ -160,7 +160,6 @@ def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer
     """Run what is open, with the writer at work; whatever happens, no run of ours stays RUNNING."""
     plan, interrupt = journal.plan, Interrupt()
     outcome = Outcome(journal.finished(), {})
-    status = "FAILED"
     try:
         writer.start()
         try:
@@ -170,8 +169,13 @@ def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer
             outcome.finished |= journal.finished()
         problems = _close_trials(plan, outcome, writer) + writer.drain()
         status = "KILLED" if interrupt.asked.is_set() else "FAILED" if outcome.failed else "FINISHED"
-    finally:
+    except BaseException:
+        writer.close("FAILED")
+        raise
+    try:
         writer.close(status)
+    except OrchestratorError as error:
+        problems += error.faults
     return _result(sweep, journal.root, outcome, problems, interrupt.asked.is_set())
 
 
@@ -203,7 +207,7 @@ def _run_open_trials(
             f"{sweep.name}: {len(plan.trials)} trials{known}, {slots} at a time; seeds {sweep.seeds}; "
             f"{store.manifest['name']} ({store.hash[:12]})"
         )
-        run_trials(sweep, trials, journal.root, store, cluster, progress, writer.results, interrupt, outcome)
+        run_trials(sweep, trials, journal.root, store, cluster, progress, writer, interrupt, outcome)
 
 
 def _close_trials(plan: Plan, outcome: Outcome, writer: Writer) -> list[str]:
@@ -220,10 +224,11 @@ def _close_trials(plan: Plan, outcome: Outcome, writer: Writer) -> list[str]:
 
 
 def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], interrupted: bool) -> SweepResult:
-    from orchestrator import report
+    from orchestrator import report, tracking
 
     uri = sweep.document.tracking.uri
     written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
+    problems = [*(line for line in problems if not line.endswith(tracking.HEALED)), *written.problems]
     if interrupted:
         code = INTERRUPTED
     elif written.best is None:

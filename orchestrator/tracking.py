@@ -22,9 +22,11 @@ from orchestrator.run_tree import forget
 from orchestrator.tracking_database import TrackingError, check_reachable, first_line, prepare
 from orchestrator.tracking_projection import Projection
 
-__all__ = ["TrackingError", "Writer", "forget", "prepare"]
+__all__ = ["HEALED", "TrackingError", "Writer", "forget", "prepare"]
 
 RETRY_S = 10.0
+HEALED = "tried again, and all is written now"
+"""Ends a line about what went wrong and is well again."""
 _SWEEP = ""  # stands among the trials' keys for the sweep itself
 
 logger = logging.getLogger(__name__)
@@ -226,4 +228,4 @@ class Writer:
             except Exception as error:
                 self._fell_behind(key, error)
             else:
-                self._told.append(f"{self._behind.pop(key)}; tried again, and all is written now")
+                self._told.append(f"{self._behind.pop(key)}; {HEALED}")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
-from orchestrator.metrics import Curves
 from orchestrator.progress import Progress
 
 if TYPE_CHECKING:
     from orchestrator.launch import Outcome
+    from orchestrator.tracking import Writer
 
 
 class _StaysHere:
@@ -27,8 +26,8 @@ class _StaysHere:
 class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
     """Hands each result's curves to the writer, and keeps them out of Tune's own state."""
 
-    def __init__(self, take: Callable[[str, Curves], None], progress: Progress, outcome: Outcome) -> None:
-        self._take, self._progress, self._outcome = take, progress, outcome
+    def __init__(self, writer: Writer, progress: Progress, outcome: Outcome) -> None:
+        self._writer, self._progress, self._outcome = writer, progress, outcome
         self.running: set[str] = set()
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -39,7 +38,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         key, curves = _key(trial), result.pop("slice")
-        self._take(key, curves)
+        self._writer.results(key, curves)
         learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))
         error = result.get("cumulative_error", result.get("online_error"))
         self._progress.advanced(key, result["batches"], result["total_batches"], learned, seconds, error)
@@ -49,6 +48,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
         if _key(trial) in self._outcome.finished:
+            self._writer.finished(_key(trial))
             self._progress.ended(_key(trial), failed=False)
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
