@@ -171,6 +171,20 @@ def test_a_class_that_comes_back_chooses_from_old_exemplars_and_new_points() -> 
     assert learner.exemplars[0][1].tolist() == old
 
 
+def test_a_tie_between_old_exemplars_goes_to_the_first_to_arrive_not_to_the_first_listed() -> None:
+    """36.87° and 53.13° mirror each other at 45° to the last bit; the second was listed first in its first task."""
+    learner = by_angle([36.8699, 53.1301, 90.0, 0.0, 45.0])
+    learner.begin_task()
+    learner.update(shown(learner, [0, 1, 2], [0, 0, 0]))
+    learner.end_task()
+    listed = learner.exemplars[0][0].tolist()
+    assert listed.index(1) < listed.index(0)
+    learner.begin_task()
+    learner.update(shown(learner, [3, 4], [0, 0]))
+    learner.end_task()
+    assert learner.exemplars[0][0].tolist()[:2] == [4, 0]
+
+
 def test_memory_must_hold_every_class() -> None:
     with pytest.raises(ValueError, match=r"memory >= classes must hold, but got \(memory=9, classes=10\)"):
         by_angle([0.0], memory=9)
