@@ -51,7 +51,7 @@ def online_step(
 ) -> OnlineStep:
     """g = ∇L(φ; D_j) + 2 β₁ (φ − θ);  φ ← Opt₁(φ, g).  With `twice`, the step can be asked for its Hessian later."""
     training_pass = network.training_pass(phi, statistics, batch.x, cross_entropy(batch.y), twice=twice)
-    gradient = training_pass.gradient + 2 * beta1 * (phi - theta)
+    gradient = torch.add(training_pass.gradient, phi - theta, alpha=2 * beta1)
     new_phi, after = optimizer.step(phi, gradient, before)
     return OnlineStep(batch, phi, theta, statistics, before, training_pass, gradient, new_phi, after)
 
@@ -78,23 +78,24 @@ def adjoint(
     `window`: the last W online steps, oldest first; `meta_loss_gradient` = ∇L(φ_j; D_m) [R, P].
     """
     v = meta_loss_gradient
-    indirect = torch.zeros_like(theta)
-    direct = torch.zeros_like(theta)
+    pulls = torch.zeros_like(theta)  # Σ (θ − φ_{j−k})
+    gammas = torch.zeros_like(theta)
     later: Cotangents | None = None
     phi = window[-1].new_phi
     for k, step in enumerate(reversed(window)):
-        pull = 2 * beta2 * (theta - phi)  # by θ; the derivative by φ_{j−k} is its negative
-        direct = direct + pull
-        v = v - pull
+        away = theta - phi
+        pulls += away
+        v = torch.sub(v, away, alpha=2 * beta2)
         gamma, later = optimizer.pullback(v, later, step.gradient, step.after)
-        indirect = indirect - 2 * beta1 * gamma
+        gammas += gamma
         if k < len(window) - 1:
-            v = v + 2 * beta1 * gamma
+            v = torch.add(v, gamma, alpha=2 * beta1)
             if not first_order:
                 v = v + step.training_pass.hessian_vector_product(gamma)
         phi = step.phi
-    direct = direct + 2 * beta2 * (theta - phi)
-    return MetaGradient(direct + indirect, direct)
+    pulls += theta - phi
+    direct = 2 * beta2 * pulls
+    return MetaGradient(torch.sub(direct, gammas, alpha=2 * beta1), direct)
 
 
 def unrolled(

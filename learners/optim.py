@@ -70,7 +70,7 @@ class SGD(Optimizer):
         return Moments(None, None, 0)
 
     def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
-        return phi - self.rate * gradient, Moments(None, None, moments.steps + 1)
+        return torch.sub(phi, gradient, alpha=self.rate), Moments(None, None, moments.steps + 1)
 
     def pullback(
         self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
@@ -104,25 +104,24 @@ class Adam(Optimizer):
         m = torch.lerp(gradient, moments.m, self.b1)
         s = torch.lerp(gradient.square(), moments.s, self.b2)
         c1, c2 = 1 - self.b1**count, 1 - self.b2**count
-        return phi - self.rate * (m / c1) / (_root(s / c2) + self.epsilon), Moments(m, s, count)
+        return torch.addcdiv(phi, m, _root(s / c2) + self.epsilon, value=-self.rate / c1), Moments(m, s, count)
 
     def pullback(
         self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
     ) -> tuple[Tensor, Cotangents]:
         assert after.m is not None and after.s is not None
         c1, c2 = 1 - self.b1**after.steps, 1 - self.b2**after.steps
+        alive = torch.sign(after.s)  # 1, and 0 where the second moment is; multiplying is cheaper than a mask
         q = (after.s / c2).sqrt()
         d = q + self.epsilon
-        mu = -self.rate * v / (c1 * d)
-        # The derivative of the root is infinite at 0. With the mask these entries are zeroed below; without it the
-        # zero moment m there makes the limit 0 for σ, while μ keeps its rate/ε.
-        dead = after.s == 0
-        sigma = (self.rate * v * (after.m / c1) / (2 * c2 * q * d.square())).masked_fill(dead, 0)
+        mu = v / d * (-self.rate / c1)
+        # The derivative of the root is infinite at 0, but there m is 0 as well: any root but 0 gives the limit, 0.
+        sigma = mu * after.m / ((q + (1 - alive)) * d) * (-1 / (2 * c2))
         if later is not None:
             assert later.mu is not None and later.sigma is not None
             mu, sigma = mu + later.mu, sigma + later.sigma
         if self.zero == "mask":
-            mu, sigma = mu.masked_fill(dead, 0), sigma.masked_fill(dead, 0)
+            mu, sigma = mu * alive, sigma * alive
         gamma = (1 - self.b1) * mu + 2 * (1 - self.b2) * gradient * sigma
         return gamma, Cotangents(self.b1 * mu, self.b2 * sigma)
 
