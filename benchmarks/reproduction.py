@@ -1,7 +1,7 @@
 """The table of docs/reproduction.md, from a finished sweep in MLflow.
 
     python -m orchestrator.sweep tune_configs/rainbow_mnist.yaml [stream.data=FOLDER]
-    python benchmarks/reproduction.py rainbow-mnist [--tracking-uri sqlite:///mlflow.db] > table.md
+    python -m benchmarks.reproduction rainbow-mnist [--tracking-uri sqlite:///mlflow.db] > table.md
 
 Per method: cumulative error, mean error of the last eight tasks, how many tasks until the cumulative curve's own error
 on a task first falls to 10 %, cost; means over seeds with 95 % t-intervals. Then the differences to FOML by seed.

@@ -98,7 +98,7 @@ def test_the_command_ends_well_and_says_where_things_are(
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "4/4 trials done · ETA 0:00" in done.stderr
-    for words in ("foml K=1", "foml K=2", "online", "tfs", "best: ", "report: results/tiny/report", "learner.pt"):
+    for words in ("K=1", "K=2", "foml", "online", "tfs", "best: ", "report: results/tiny/report", "learner.pt"):
         assert words in done.stdout
     assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in done.stdout
     assert (folder / "results/tiny/report/learning_curves.png").stat().st_size > 10_000
