@@ -1,4 +1,4 @@
-"""Checks what the quickstart left in the folder given: every run complete, every curve whole, numbers that make sense."""
+"""Checks what the quickstart left in the folder given: all runs complete, all curves whole, numbers that make sense."""
 
 import math
 import sys
