@@ -21,11 +21,11 @@ assert {run.info.status for run in runs} == {"FINISHED"}
 
 frame = load_curves("quickstart", uri)
 seeds = frame[frame["seed"].notna()]
-for metric, steps in (("online_error", 400), ("validation_error", 20), ("cumulative_error", 20)):
+for metric, steps in (("online_error", 1120), ("validation_error", 56), ("cumulative_error", 56)):
     counts = seeds[seeds["metric"] == metric].groupby(["configuration", "seed"])["step"].agg(["count", "nunique"])
     assert len(counts) == 15, counts
     assert (counts == steps).all(axis=None), counts
-last = seeds[(seeds["metric"] == "cumulative_error") & (seeds["step"] == 19)].groupby("label")["value"].mean()
+last = seeds[(seeds["metric"] == "cumulative_error") & (seeds["step"] == 55)].groupby("label")["value"].mean()
 print(last.to_string())
 assert all(math.isfinite(error) and 0 < error < 1 for error in last)
 # Learners that keep what they learned do better than one that starts anew with each task, and than guessing (0.9).
