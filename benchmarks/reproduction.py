@@ -22,7 +22,8 @@ LAST = 8
 def by_seed(frame: pd.DataFrame, label: str, metric: str) -> np.ndarray:
     """One row per seed, in order of seeds, one column per step."""
     own = frame[(frame["label"] == label) & (frame["metric"] == metric) & frame["seed"].notna()]
-    return own.pivot(index="seed", columns="step", values="value").to_numpy(dtype=float)
+    table = own.pivot(index="seed", columns="step", values="value")
+    return table.dropna(axis=1).to_numpy(dtype=float)  # of a run that was cut off: what all seeds have
 
 
 def shown(value: Interval, digits: int = 3) -> str:
@@ -48,19 +49,20 @@ def main() -> None:
     cumulative = {label: by_seed(frame, label, "cumulative_error")[:, -1] for label in frame["label"].unique()}
     order = sorted(cumulative, key=lambda label: cumulative[label].mean())
 
-    print(f"| method | cumulative error | last {LAST} tasks | first task at 10 % | gradients/datapoint | seconds | n |")
-    print("|---|---|---|---|---|---|---|")
+    heads = ["method", "cumulative error", f"last {LAST} tasks", "first task at 10 %", "gradients/datapoint"]
+    print("| " + " | ".join([*heads, "seconds", "tasks", "n"]) + " |")
+    print("|---|---|---|---|---|---|---|---|")
     for label in order:
         error = by_seed(frame, label, "validation_error")
-        cost = by_seed(frame, label, "gradient_evaluations_per_datapoint").mean()
-        seconds = by_seed(frame, label, "seconds").mean()
+        cost, seconds = (by_seed(frame, label, name) for name in ("gradient_evaluations_per_datapoint", "seconds"))
         cells = [
             label,
             shown(interval(cumulative[label])),
             shown(interval(error[:, -LAST:].mean(1))),
             tasks_to(error, 0.10),
-            f"{cost:.1f}",
-            f"{seconds:.0f}",
+            f"{cost.mean():.1f}" if cost.size else "not finished",
+            f"{seconds.mean():.0f}" if seconds.size else "not finished",
+            str(error.shape[1]),
             str(len(error)),
         ]
         print("| " + " | ".join(cells) + " |")
