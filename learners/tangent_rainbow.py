@@ -59,7 +59,7 @@ class RainbowSweeps:
         stages.first.forward(self._memory.first, x, *weights[:2])
         for stage, kept, weight, bias in self._layers(weights):
             stage.forward(kept, weight, bias)
-        self._features = stages.values.mean(2)
+        self._features = self._mean()
         self._head = weights[-2].view(stages.head)
         self.logits = torch.baddbmm(weights[-1].unsqueeze(1), self._features, self._head.transpose(1, 2))
 
@@ -83,7 +83,7 @@ class RainbowSweeps:
         self._stages.first.tangent(self._memory.first, *weights[:2])
         for stage, kept, weight, bias in self._layers(weights):
             stage.tangent(kept, weight, bias)
-        self._features_dot = self._stages.values.mean(2)
+        self._features_dot = self._mean()
         self._head_dot = weights[-2].view(self._head.shape)
         logits = torch.baddbmm(weights[-1].unsqueeze(1), self._features, self._head_dot.transpose(1, 2))
         return logits.baddbmm_(self._features_dot, self._head.transpose(1, 2))
@@ -102,6 +102,14 @@ class RainbowSweeps:
     def _layers(self, pieces: Sequence[Tensor]) -> list[tuple[Stage, Kept, Tensor, Tensor]]:
         return list(zip(self._stages.rest, self._memory.rest, pieces[2:-2:2], pieces[3:-2:2], strict=True))
 
+    def _mean(self) -> Tensor:
+        """The features [R, N, F]: means over the pixels of the last stage's values."""
+        values = self._stages.values
+        return values.mean(2) if values.shape[2] > 1 else values[:, :, 0].clone()
+
     def _leave(self, by_features: Tensor) -> None:
-        """To the last stage: the gradient by its values, of which the features are the mean."""
-        self._stages.by_values.copy_((by_features / self._stages.values.shape[2]).unsqueeze(2))
+        """The transpose of `_mean`, left to the last stage."""
+        by_values = self._stages.by_values
+        by_values.copy_(by_features.unsqueeze(2))
+        if by_values.shape[2] > 1:
+            by_values /= by_values.shape[2]

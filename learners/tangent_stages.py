@@ -1,21 +1,23 @@
 """Convolution, max-pool and ReLU as one stage: forward, backward, and the tangents of both.
 
 Max-pool and ReLU commute, so a stage pools first and its ReLU works on a quarter of the values. Pooling picks one of
-the four outputs of a 2×2 tile, and ReLU lets it pass or not: with the convolution in `components` c (the four places
-of a tile, or Winograd's 16), a whole stage is
+the four places p of a 2×2 tile of outputs, and ReLU lets it pass or not; the convolution is taken apart into components
+c (Winograd's 16, or the four places themselves, with A = 1). A whole stage is
 
-    y_tk = Σ_c s_ctk m_ctk,    m_c = patches_c weights_cᵀ,
+    y = Σ_p s_p z_p,    z_p = Σ_c A_pc m_c,    m_c = patches_c weights_cᵀ,
 
-where the selection s is constant wherever the network is differentiable. Hence (dots are tangents, δ gradients by y)
+with a selection s of 0 and 1 that is constant wherever the network is differentiable. Hence (dots are tangents, δ is
+the gradient by y)
 
-    ẏ = Σ_c s_c ṁ_c,   ṁ_c = patches_c ẇeights_cᵀ + ṗatches_c weights_cᵀ
-    by m: μ_c = s_c δ,  μ̇_c = s_c δ̇;   by weights: μ_cᵀ patches_c,  and its tangent μ̇_cᵀ patches_c + μ_cᵀ ṗatches_c
-    by patches: μ_c weights_c,  and its tangent μ̇_c weights_c + μ_c ẇeights_c.
+    ẏ = Σ_p s_p ż_p,   ṁ_c = patches_c ẇeights_cᵀ + ṗatches_c weights_cᵀ
+    by m: μ_c = Σ_p A_pc s_p δ,  μ̇_c = Σ_p A_pc s_p δ̇
+    by weights: μ_cᵀ patches_c,  with tangent μ̇_cᵀ patches_c + μ_cᵀ ṗatches_c
+    by patches: μ_c weights_c,  with tangent μ̇_c weights_c + μ_c ẇeights_c.
 
 A stage's tensors are made once for a shape of batch and written again and again; what a pass must remember it borrows
-(`Kept`). At these sizes, fresh memory and new views would cost as much as the arithmetic.
+(`Kept`, `FirstKept`). At these sizes, fresh memory and new views would cost as much as the arithmetic.
 
-Axes: R replicates, c components, T tiles (of all pictures), K filters, C channels.
+Axes: R replicates, c components, p places, T tiles (of all pictures), K filters, C channels.
 """
 
 from __future__ import annotations
@@ -26,6 +28,16 @@ import torch
 from torch import Tensor
 
 from learners.tangent_tiles import BIAS, COMPONENTS, Tiles, output_map, weight_map
+
+
+class Stack:
+    """A tensor [R, c, rows, columns] and the views that matrix products and linear maps over c take of it."""
+
+    def __init__(self, whole: Tensor) -> None:
+        self.whole = whole
+        self.matrices = whole.flatten(0, 1)
+        self.transposed = self.matrices.transpose(1, 2)
+        self.vectors = whole.flatten(2)
 
 
 class Selection:
@@ -63,7 +75,7 @@ class FirstStage:
     def __init__(self, x_shape: Sequence[int], filters: int, like: Tensor) -> None:
         R, N, C, H, W = x_shape
         h, w = H // 2, W // 2
-        self.channels, self.filters = C, filters
+        self.channels = C
         padded = like.new_zeros(R, N, 2 * h + 2, 2 * w + 2, C)
         self._used = slice(0, 2 * h + 1), slice(0, 2 * w + 1)
         self._interior = padded[:, :, 1 : H + 1, 1 : W + 1].permute(0, 1, 4, 2, 3)
@@ -71,8 +83,8 @@ class FirstStage:
         self.windows = padded.as_strided(
             (R, 2, 2, N, h, w, 3, 3 * C), (r, row, column, n, 2 * row, 2 * column, row, one)
         )
-        self.products = like.new_empty(R, 4 * N * h * w, filters)
-        self._selected = self.products.view(R, 4, N * h * w, filters)
+        self.places = like.new_empty(R, 4, N * h * w, filters)
+        self._products = self.places.flatten(1, 2)
         self.values, self.by_values = (like.new_empty(R, N * h * w, filters) for _ in range(2))
         self._slope = self.by_values.unsqueeze(1)
         self._weights, self._by_weights = (like.new_empty(R, 9 * C + 1, filters) for _ in range(2))
@@ -87,133 +99,125 @@ class FirstStage:
         self._interior.copy_(x[..., self._used[0], self._used[1]])
         kept.windows.copy_(self.windows)
         self._set(weight, bias)
-        torch.bmm(kept.patches, self._weights, out=kept.places)
-        kept.selection.run()
+        torch.bmm(kept.patches, self._weights, out=kept.products)
+        kept.pool.run()
 
     def backward(self, kept: FirstKept, weight: Tensor, bias: Tensor) -> None:
         """Write the gradients by weight and bias, from `by_values`. Serves tangents as it is."""
-        torch.mul(kept.selected, self._slope, out=self._selected)
-        torch.bmm(kept.patches_t, self.products, out=self._by_weights)
+        torch.mul(kept.selection, self._slope, out=self.places)
+        torch.bmm(kept.patches_t, self._products, out=self._by_weights)
         weight.view(self._by_kernels.shape).copy_(self._by_kernels)
         bias.copy_(self._by_bias)
 
     def tangent(self, kept: FirstKept, weight: Tensor, bias: Tensor) -> None:
         """Write the tangent of the values into `values`."""
         self._set(weight, bias)
-        torch.bmm(kept.patches, self._weights, out=self.products)
-        self.products.mul_(kept.places)
-        torch.sum(self._selected, 1, out=self.values)
+        torch.bmm(kept.patches, self._weights, out=self._products)
+        torch.sum(self.places.mul_(kept.selection), 1, out=self.values)
 
     def _set(self, weight: Tensor, bias: Tensor) -> None:
         self._kernels.copy_(weight.view(self._kernels.shape))
         self._bias.copy_(bias)
 
 
-class Stage:
-    """A stage in the middle, its convolution in Winograd's components."""
-
-    def __init__(self, x: Tensor, by_x: Tensor, filters: int) -> None:
-        R, N, H, W, C = x.shape
-        T = N * (H // 2) * (W // 2)
-        self.tiles = Tiles(x, by_x)
-        self.filters, self.channels = filters, C
-        self.values, self.by_values = (x.new_empty(R, T, filters) for _ in range(2))
-        self._slope = self.by_values.unsqueeze(1)
-        outputs = output_map(x)
-        self._output_map, self._selection_map = (m.expand(R, -1, -1) for m in (outputs, outputs.t().contiguous()))
-        self._weight_map = weight_map(x).expand(R, -1, -1)
-        self._kernel_map = self._weight_map[0].t().contiguous().expand(R, -1, -1)
-        self._by_kernels = x.new_empty(R, 9, filters * C)
-        self.patches = x.new_empty(R, COMPONENTS, T, C)
-        self.flat_patches = self.patches.flatten(0, 1)
-        self._cutting, self._pasting = self.tiles.cutting(self.patches), self.tiles.pasting(self.patches)
-        self.products = x.new_empty(R, COMPONENTS, T, filters)
-        self.flat_products = self.products.flatten(0, 1)
-        self.flat_products_t, self._components_products = self.flat_products.transpose(1, 2), self.products.flatten(2)
-        self._bias = self.products[:, BIAS]
-        self._places = x.new_empty(R, 4, T * filters)
-        self._selection = Selection(self._places.view(R, 4, T, filters), self.values)
-        self.weights, self._by_weights = (x.new_empty(R * COMPONENTS, filters, C) for _ in range(2))
-        self._weights_t = self.weights.transpose(1, 2)
-        self.components, self._by_components = (
-            weights.view(R, COMPONENTS, filters * C) for weights in (self.weights, self._by_weights)
-        )
-
-    def forward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
-        self.tiles.cut(kept.cutting)
-        self._transform(weight, kept.components)
-        torch.bmm(kept.patches, kept.weights_t, out=self.flat_products)
-        self._bias.add_(bias.unsqueeze(1))
-        torch.bmm(self._output_map, self._components_products, out=self._places)
-        self._selection.run()
-        torch.bmm(self._selection_map, self._places, out=kept.selected)
-
-    def backward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
-        """From `by_values`: write the gradients by weight, bias and x; keep that by the products."""
-        torch.mul(kept.selection, self._slope, out=kept.by_products)
-        torch.bmm(kept.by_products_t, kept.patches, out=self._by_weights)
-        self._write(weight)
-        torch.sum(kept.by_bias, 1, out=bias)
-        torch.bmm(kept.flat_by_products, kept.weights, out=self.flat_patches)
-        self.tiles.paste(self._pasting)
-
-    def tangent(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
-        self.tiles.cut(self._cutting)
-        self._transform(weight, self.components)
-        torch.bmm(kept.patches, self._weights_t, out=self.flat_products)
-        self.flat_products.baddbmm_(self.flat_patches, kept.weights_t)
-        self._bias.add_(bias.unsqueeze(1))
-        self.products.mul_(kept.selection)
-        torch.sum(self.products, 1, out=self.values)
-
-    def tangent_backward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
-        """The tangent of `backward`, straight after `tangent`, whose patches and weights it uses."""
-        torch.mul(kept.selection, self._slope, out=self.products)
-        torch.bmm(self.flat_products_t, kept.patches, out=self._by_weights)
-        self._by_weights.baddbmm_(kept.by_products_t, self.flat_patches)
-        self._write(weight)
-        torch.sum(self._bias, 1, out=bias)
-        torch.bmm(self.flat_products, kept.weights, out=self.flat_patches)
-        self.flat_patches.baddbmm_(kept.flat_by_products, self.weights)
-        self.tiles.paste(self._pasting)
-
-    def _transform(self, weight: Tensor, out: Tensor) -> None:
-        torch.bmm(self._weight_map, weight.view(-1, self.filters * self.channels, 9).transpose(1, 2), out=out)
-
-    def _write(self, weight: Tensor) -> None:
-        # By way of [9, K·C]: a product with so few columns as [K·C, 9] has takes four times as long.
-        torch.bmm(self._kernel_map, self._by_components, out=self._by_kernels)
-        weight.view(-1, self.filters * self.channels, 9).copy_(self._by_kernels.transpose(1, 2))
-
-
 class FirstKept:
-    """What the first stage keeps of a pass: patches [R, 4·T, 9·C + 1] and selection [R, 4·T, K]."""
+    """What the first stage keeps of a pass: patches [R, 4·T, 9·C + 1] and selection [R, 4, T, K]."""
 
     def __init__(self, stage: FirstStage) -> None:
         R, _, _, N, h, w, _, _ = stage.windows.shape
         C = stage.channels
         self.patches = stage.values.new_ones(R, 4 * N * h * w, 9 * C + 1)
-        self.windows = self.patches.view(R, 2, 2, N, h, w, 9 * C + 1)[..., :-1].unflatten(-1, (3, 3 * C))
         self.patches_t = self.patches.transpose(1, 2)
-        self.places = torch.empty_like(stage.products)
-        self.selected = self.places.view(R, 4, N * h * w, stage.filters)
-        self.selection = Selection(self.selected, stage.values)
+        self.windows = self.patches.view(R, 2, 2, N, h, w, 9 * C + 1)[..., :-1].unflatten(-1, (3, 3 * C))
+        self.selection = torch.empty_like(stage.places)
+        self.products = self.selection.flatten(1, 2)
+        self.pool = Selection(self.selection, stage.values)
+
+
+class Stage:
+    """A stage in the middle, its convolution in Winograd's components. Reads x, writes the gradient by it."""
+
+    def __init__(self, x: Tensor, by_x: Tensor, filters: int) -> None:
+        R, N, H, W, C = x.shape
+        T = N * (H // 2) * (W // 2)
+        self._kernels = (R, filters * C, 9)
+        self.tiles = Tiles(x, by_x)
+        self.values, self.by_values = (x.new_empty(R, T, filters) for _ in range(2))
+        self.slope = self.by_values.unsqueeze(1)
+        self._output_map = output_map(x).expand(R, -1, -1)
+        self._selection_map = output_map(x).t().contiguous().expand(R, -1, -1)
+        self._weight_map = weight_map(x).expand(R, -1, -1)
+        self._kernel_map = weight_map(x).t().contiguous().expand(R, -1, -1)
+        self._by_kernels = x.new_empty(R, 9, filters * C)
+        self._by_kernels_t = self._by_kernels.transpose(1, 2)
+        self.patches = Stack(x.new_empty(R, COMPONENTS, T, C))
+        self._cutting, self._pasting = self.tiles.cutting(self.patches.whole), self.tiles.pasting(self.patches.whole)
+        self._products, self._constant_products = (Stack(x.new_empty(R, COMPONENTS, T, filters)) for _ in range(2))
+        self._bias = self._products.whole[:, BIAS]
+        self.places = Stack(x.new_empty(R, 4, T, filters))
+        self.weights, self._by_weights = (Stack(x.new_empty(R, COMPONENTS, filters, C)) for _ in range(2))
+
+    def forward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
+        """Write `values`."""
+        self.tiles.cut(kept.cutting)
+        self._transform(weight, kept.weights)
+        torch.bmm(kept.patches.matrices, kept.weights.transposed, out=self._products.matrices)
+        self._bias.add_(bias.unsqueeze(1))
+        torch.bmm(self._output_map, self._products.vectors, out=kept.selection.vectors)
+        kept.pool.run()
+
+    def backward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
+        """From `by_values`: write the gradients by weight, bias and x."""
+        kept.slope.copy_(self.slope)
+        self._unpool(kept, self.slope, self._products)
+        torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
+        self._write(weight, bias)
+        torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
+        self.tiles.paste(self._pasting)
+
+    def tangent(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
+        """Write the tangent of the values into `values`, from that of x."""
+        self.tiles.cut(self._cutting)
+        self._transform(weight, self.weights)
+        torch.bmm(kept.patches.matrices, self.weights.transposed, out=self._products.matrices)
+        self._products.matrices.baddbmm_(self.patches.matrices, kept.weights.transposed)
+        self._bias.add_(bias.unsqueeze(1))
+        torch.bmm(self._output_map, self._products.vectors, out=self.places.vectors)
+        torch.sum(self.places.whole.mul_(kept.selection.whole), 1, out=self.values)
+
+    def tangent_backward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
+        """The tangent of `backward`, straight after `tangent`, whose patches and weights it uses."""
+        self._unpool(kept, self.slope, self._products)
+        self._unpool(kept, kept.slope, self._constant_products)
+        torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
+        self._by_weights.matrices.baddbmm_(self._constant_products.transposed, self.patches.matrices)
+        self._write(weight, bias)
+        torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
+        self.patches.matrices.baddbmm_(self._constant_products.matrices, self.weights.matrices)
+        self.tiles.paste(self._pasting)
+
+    def _unpool(self, kept: Kept, slope: Tensor, products: Stack) -> None:
+        """The gradient by the products, for the gradient by the values."""
+        torch.mul(kept.selection.whole, slope, out=self.places.whole)
+        torch.bmm(self._selection_map, self.places.vectors, out=products.vectors)
+
+    def _transform(self, weight: Tensor, weights: Stack) -> None:
+        torch.bmm(self._weight_map, weight.view(self._kernels).transpose(1, 2), out=weights.vectors)
+
+    def _write(self, weight: Tensor, bias: Tensor) -> None:
+        # By way of [9, K·C]: a product with so few columns as [K·C, 9] has takes four times as long.
+        torch.bmm(self._kernel_map, self._by_weights.vectors, out=self._by_kernels)
+        weight.view(self._kernels).copy_(self._by_kernels_t)
+        torch.sum(self._bias, 1, out=bias)
 
 
 class Kept:
-    """What a stage keeps of a pass: patches [R·c, T, C], weights [R·c, K, C], selection [R, c, T, K], and the gradient
-    by the products [R, c, T, K].
-    """
+    """What a stage keeps of a pass: patches, weights, selection [R, 4, T, K] and the gradient by its values."""
 
     def __init__(self, stage: Stage) -> None:
-        patches, self.selection, by_products = (
-            torch.empty_like(t) for t in (stage.patches, stage.products, stage.products)
+        self.patches, self.weights, self.selection = (
+            Stack(torch.empty_like(stack.whole)) for stack in (stage.patches, stage.weights, stage.places)
         )
-        self.cutting = stage.tiles.cutting(patches)
-        self.patches = patches.flatten(0, 1)
-        self.selected = self.selection.flatten(2)
-        self.weights, self.by_products = torch.empty_like(stage.weights), by_products
-        self.flat_by_products = by_products.flatten(0, 1)
-        self.by_bias = by_products[:, BIAS]
-        self.weights_t, self.by_products_t = self.weights.transpose(1, 2), self.flat_by_products.transpose(1, 2)
-        self.components = self.weights.view(stage.components.shape)
+        self.slope = torch.empty_like(stage.slope)
+        self.cutting = stage.tiles.cutting(self.patches.whole)
+        self.pool = Selection(self.selection.whole, stage.values)
