@@ -10,7 +10,7 @@ Source: Pearlmutter 1994, "Fast Exact Multiplication by the Hessian".
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 import torch
@@ -40,15 +40,15 @@ class Sweeps(Protocol):
         """Write the tangent of the gradient [R, P], given that by the logits. Only straight after `tangent`."""
 
 
-class LogitLoss:
+class LogitLoss(ABC):
     """Losses [R] of logits [R, B, C]: values, `slope` (gradient by the logits) and the slope's tangent."""
 
     values: Tensor
     slope: Tensor
 
+    @abstractmethod
     def curvature(self, tangent: Tensor, rows: slice) -> Tensor:
         """The tangent of `slope[rows]` when the logits of these replicates move along `tangent` [rows, B, C]."""
-        raise NotImplementedError
 
 
 class CrossEntropyByHand(LogitLoss):
