@@ -77,21 +77,20 @@ def adjoint(
 
     `window`: the last W online steps, oldest first; `meta_loss_gradient` = ∇L(φ_j; D_m) [R, P].
     """
-    v = meta_loss_gradient
-    pulls = torch.zeros_like(theta)  # Σ (θ − φ_{j−k})
-    gammas = torch.zeros_like(theta)
+    v = meta_loss_gradient.clone()
+    pulls, gammas = torch.zeros_like(theta), torch.zeros_like(theta)  # Σ (θ − φ_{j−k}) and Σ γ
     later: Cotangents | None = None
     phi = window[-1].new_phi
     for k, step in enumerate(reversed(window)):
         away = theta - phi
         pulls += away
-        v = torch.sub(v, away, alpha=2 * beta2)
+        v.sub_(away, alpha=2 * beta2)
         gamma, later = optimizer.pullback(v, later, step.gradient, step.after)
         gammas += gamma
         if k < len(window) - 1:
-            v = torch.add(v, gamma, alpha=2 * beta1)
+            v.add_(gamma, alpha=2 * beta1)
             if not first_order:
-                v = v + step.training_pass.hessian_vector_product(gamma)
+                v += step.training_pass.hessian_vector_product(gamma)
         phi = step.phi
     pulls += theta - phi
     direct = 2 * beta2 * pulls

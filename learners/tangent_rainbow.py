@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from learners.tangent_stages import FirstKept, FirstStage, Kept, Stage
+from learners.tangent_stages import FirstKept, FirstStage, Kept, Layer, Stage
 
 
 @dataclass
@@ -21,23 +21,33 @@ class Memory:
 
 
 class RainbowStages:
-    """All stages for R replicates and N pictures, and memory for as many passes as are alive at once."""
+    """All stages for R replicates and N pictures, and memory for as many passes as are alive at once.
+
+    The stages read `parameters` [R, P] (a direction, for tangents) and write `gradient` [R, P].
+    """
 
     def __init__(self, x_shape: Sequence[int], filters: Sequence[int], classes: int, like: Tensor) -> None:
         R, N, C, H, W = x_shape
-        self.first = FirstStage(x_shape, filters[0], like)
-        before: FirstStage | Stage = self.first
+        widths, features = [C, *filters], filters[-1]
+        sizes = [n for c, k in pairwise(widths) for n in (9 * c * k, k)] + [features * classes, classes]
+        self.parameters, self.gradient = (like.new_empty(R, sum(sizes)) for _ in range(2))
+        *parts, self.head, self.head_bias = self.parameters.split(sizes, 1)
+        *by_parts, self.by_head, self.by_head_bias = self.gradient.split(sizes, 1)
+        self.head, self.by_head = (t.view(R, classes, features) for t in (self.head, self.by_head))
+        self.head_bias = self.head_bias.unsqueeze(1)
+        layers = [
+            (Layer(parts[2 * i], parts[2 * i + 1], c), Layer(by_parts[2 * i], by_parts[2 * i + 1], c))
+            for i, c in enumerate(widths[:-1])
+        ]
+        self.first = FirstStage(x_shape, *layers[0])
         self.rest: list[Stage] = []
-        for k in filters[1:]:
+        values, by_values = self.first.values, self.first.by_values
+        for layer in layers[1:]:
             H, W = H // 2, W // 2
-            stage = Stage(before.values.view(R, N, H, W, -1), before.by_values.view(R, N, H, W, -1), k)
+            stage = Stage(values.view(R, N, H, W, -1), by_values.view(R, N, H, W, -1), *layer)
             self.rest.append(stage)
-            before = stage
-        features = filters[-1]
-        shape = (R, N, (H // 2) * (W // 2), features)
-        self.values, self.by_values = before.values.view(shape), before.by_values.view(shape)
-        self.sizes = [n for c, k in pairwise([C, *filters]) for n in (9 * c * k, k)] + [features * classes, classes]
-        self.head = (R, classes, features)
+            values, by_values = stage.values, stage.by_values
+        self.values, self.by_values = (t.view(R, N, -1, features) for t in (values, by_values))
         self._free: list[Memory] = []
 
     def borrow(self) -> Memory:
@@ -54,53 +64,51 @@ class RainbowSweeps:
 
     def __init__(self, stages: RainbowStages, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
         self._stages, self.statistics = stages, statistics  # there are none
-        self._memory = stages.borrow()
-        weights = phi.split(stages.sizes, 1)
-        stages.first.forward(self._memory.first, x, *weights[:2])
-        for stage, kept, weight, bias in self._layers(weights):
-            stage.forward(kept, weight, bias)
-        self._features = self._mean()
-        self._head = weights[-2].view(stages.head)
-        self.logits = torch.baddbmm(weights[-1].unsqueeze(1), self._features, self._head.transpose(1, 2))
+        self._memory = memory = stages.borrow()
+        stages.parameters.copy_(phi)
+        stages.first.forward(memory.first, x)
+        for stage, kept in zip(stages.rest, memory.rest, strict=True):
+            stage.forward(kept)
+        self._features, self._head = self._mean(), stages.head.clone()
+        self.logits = torch.baddbmm(stages.head_bias, self._features, self._head.transpose(1, 2))
 
     def __del__(self) -> None:
         self._stages.give_back(self._memory)
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
         """Write the gradient [R, P] that belongs to the gradient by the logits, `slope` [R, N, classes]."""
+        stages, memory = self._stages, self._memory
         self._slope = slope
-        parts = gradient.split(self._stages.sizes, 1)
-        torch.bmm(slope.transpose(1, 2), self._features, out=parts[-2].view(self._head.shape))
-        torch.sum(slope, 1, out=parts[-1])
+        torch.bmm(slope.transpose(1, 2), self._features, out=stages.by_head)
+        torch.sum(slope, 1, out=stages.by_head_bias)
         self._leave(torch.bmm(slope, self._head))
-        for stage, kept, weight, bias in reversed(self._layers(parts)):
-            stage.backward(kept, weight, bias)
-        self._stages.first.backward(self._memory.first, *parts[:2])
+        for stage, kept in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
+            stage.backward(kept)
+        stages.first.backward(memory.first)
+        gradient.copy_(stages.gradient)
 
     def tangent(self, v: Tensor) -> Tensor:
         """The tangent of the logits along v [R, P]."""
-        weights = v.split(self._stages.sizes, 1)
-        self._stages.first.tangent(self._memory.first, *weights[:2])
-        for stage, kept, weight, bias in self._layers(weights):
-            stage.tangent(kept, weight, bias)
+        stages, memory = self._stages, self._memory
+        stages.parameters.copy_(v)
+        stages.first.tangent(memory.first)
+        for stage, kept in zip(stages.rest, memory.rest, strict=True):
+            stage.tangent(kept)
         self._features_dot = self._mean()
-        self._head_dot = weights[-2].view(self._head.shape)
-        logits = torch.baddbmm(weights[-1].unsqueeze(1), self._features, self._head_dot.transpose(1, 2))
+        logits = torch.baddbmm(stages.head_bias, self._features, stages.head.transpose(1, 2))
         return logits.baddbmm_(self._features_dot, self._head.transpose(1, 2))
 
     def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
         """Write H v [R, P], for the tangent of the gradient by the logits; straight after `tangent`."""
-        parts = product.split(self._stages.sizes, 1)
-        by_head = torch.bmm(slope.transpose(1, 2), self._features)
-        parts[-2].copy_(by_head.baddbmm_(self._slope.transpose(1, 2), self._features_dot).flatten(1))
-        torch.sum(slope, 1, out=parts[-1])
-        self._leave(torch.bmm(slope, self._head).baddbmm_(self._slope, self._head_dot))
-        for stage, kept, weight, bias in reversed(self._layers(parts)):
-            stage.tangent_backward(kept, weight, bias)
-        self._stages.first.backward(self._memory.first, *parts[:2])
-
-    def _layers(self, pieces: Sequence[Tensor]) -> list[tuple[Stage, Kept, Tensor, Tensor]]:
-        return list(zip(self._stages.rest, self._memory.rest, pieces[2:-2:2], pieces[3:-2:2], strict=True))
+        stages, memory = self._stages, self._memory
+        torch.bmm(slope.transpose(1, 2), self._features, out=stages.by_head)
+        stages.by_head.baddbmm_(self._slope.transpose(1, 2), self._features_dot)
+        torch.sum(slope, 1, out=stages.by_head_bias)
+        self._leave(torch.bmm(slope, self._head).baddbmm_(self._slope, stages.head))
+        for stage, kept in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
+            stage.tangent_backward(kept)
+        stages.first.backward(memory.first)
+        product.copy_(stages.gradient)
 
     def _mean(self) -> Tensor:
         """The features [R, N, F]: means over the pixels of the last stage's values."""

@@ -14,6 +14,8 @@ the gradient by y)
     by weights: μ_cᵀ patches_c,  with tangent μ̇_cᵀ patches_c + μ_cᵀ ṗatches_c
     by patches: μ_c weights_c,  with tangent μ̇_c weights_c + μ_c ẇeights_c.
 
+Parameters (or a direction) are read from, and gradients written to, tensors given when a stage is made.
+
 A stage's tensors are made once for a shape of batch and written again and again; what a pass must remember it borrows
 (`Kept`, `FirstKept`). At these sizes, fresh memory and new views would cost as much as the arithmetic.
 
@@ -28,6 +30,16 @@ import torch
 from torch import Tensor
 
 from learners.tangent_tiles import BIAS, COMPONENTS, Tiles, output_map, weight_map
+
+
+class Layer:
+    """Views of one convolution in flat parameters or their gradient, from weight [R, K·C·9] and bias [R, K]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, channels: int) -> None:
+        R, filters = bias.shape
+        self.kernels, self.bias = weight.view(R, filters, channels, 3, 3), bias
+        self.rows = weight.view(R, filters * channels, 9)
+        self.columns, self.biases = self.rows.transpose(1, 2), bias.unsqueeze(1)
 
 
 class Stack:
@@ -72,10 +84,11 @@ class FirstStage:
     share their weights, so that one product serves the four.
     """
 
-    def __init__(self, x_shape: Sequence[int], filters: int, like: Tensor) -> None:
+    def __init__(self, x_shape: Sequence[int], parameters: Layer, gradient: Layer) -> None:
         R, N, C, H, W = x_shape
         h, w = H // 2, W // 2
-        self.channels = C
+        self.channels, self._parameters, self._gradient = C, parameters, gradient
+        like, filters = parameters.bias, parameters.bias.shape[1]
         padded = like.new_zeros(R, N, 2 * h + 2, 2 * w + 2, C)
         self._used = slice(0, 2 * h + 1), slice(0, 2 * w + 1)
         self._interior = padded[:, :, 1 : H + 1, 1 : W + 1].permute(0, 1, 4, 2, 3)
@@ -94,30 +107,30 @@ class FirstStage:
         )
         self._bias, self._by_bias = self._weights[:, -1], self._by_weights[:, -1]
 
-    def forward(self, kept: FirstKept, x: Tensor, weight: Tensor, bias: Tensor) -> None:
+    def forward(self, kept: FirstKept, x: Tensor) -> None:
         """Write `values`, for pictures [R, N, C, H, W]."""
         self._interior.copy_(x[..., self._used[0], self._used[1]])
         kept.windows.copy_(self.windows)
-        self._set(weight, bias)
+        self._set_weights()
         torch.bmm(kept.patches, self._weights, out=kept.products)
         kept.pool.run()
 
-    def backward(self, kept: FirstKept, weight: Tensor, bias: Tensor) -> None:
-        """Write the gradients by weight and bias, from `by_values`. Serves tangents as it is."""
+    def backward(self, kept: FirstKept) -> None:
+        """Write the gradient, from `by_values`. Serves tangents as it is."""
         torch.mul(kept.selection, self._slope, out=self.places)
         torch.bmm(kept.patches_t, self._products, out=self._by_weights)
-        weight.view(self._by_kernels.shape).copy_(self._by_kernels)
-        bias.copy_(self._by_bias)
+        self._gradient.kernels.copy_(self._by_kernels)
+        self._gradient.bias.copy_(self._by_bias)
 
-    def tangent(self, kept: FirstKept, weight: Tensor, bias: Tensor) -> None:
+    def tangent(self, kept: FirstKept) -> None:
         """Write the tangent of the values into `values`."""
-        self._set(weight, bias)
+        self._set_weights()
         torch.bmm(kept.patches, self._weights, out=self._products)
         torch.sum(self.places.mul_(kept.selection), 1, out=self.values)
 
-    def _set(self, weight: Tensor, bias: Tensor) -> None:
-        self._kernels.copy_(weight.view(self._kernels.shape))
-        self._bias.copy_(bias)
+    def _set_weights(self) -> None:
+        self._kernels.copy_(self._parameters.kernels)
+        self._bias.copy_(self._parameters.bias)
 
 
 class FirstKept:
@@ -137,10 +150,10 @@ class FirstKept:
 class Stage:
     """A stage in the middle, its convolution in Winograd's components. Reads x, writes the gradient by it."""
 
-    def __init__(self, x: Tensor, by_x: Tensor, filters: int) -> None:
+    def __init__(self, x: Tensor, by_x: Tensor, parameters: Layer, gradient: Layer) -> None:
         R, N, H, W, C = x.shape
-        T = N * (H // 2) * (W // 2)
-        self._kernels = (R, filters * C, 9)
+        T, filters = N * (H // 2) * (W // 2), parameters.bias.shape[1]
+        self._parameters, self._gradient = parameters, gradient
         self.tiles = Tiles(x, by_x)
         self.values, self.by_values = (x.new_empty(R, T, filters) for _ in range(2))
         self.slope = self.by_values.unsqueeze(1)
@@ -152,63 +165,62 @@ class Stage:
         self._by_kernels_t = self._by_kernels.transpose(1, 2)
         self.patches = Stack(x.new_empty(R, COMPONENTS, T, C))
         self._cutting, self._pasting = self.tiles.cutting(self.patches.whole), self.tiles.pasting(self.patches.whole)
-        self._products, self._constant_products = (Stack(x.new_empty(R, COMPONENTS, T, filters)) for _ in range(2))
+        self._products, self._constant_products, self._selection = (
+            Stack(x.new_empty(R, COMPONENTS, T, filters)) for _ in range(3)
+        )
         self._bias = self._products.whole[:, BIAS]
         self.places = Stack(x.new_empty(R, 4, T, filters))
         self.weights, self._by_weights = (Stack(x.new_empty(R, COMPONENTS, filters, C)) for _ in range(2))
 
-    def forward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
+    def forward(self, kept: Kept) -> None:
         """Write `values`."""
         self.tiles.cut(kept.cutting)
-        self._transform(weight, kept.weights)
+        self._transform(kept.weights)
         torch.bmm(kept.patches.matrices, kept.weights.transposed, out=self._products.matrices)
-        self._bias.add_(bias.unsqueeze(1))
+        self._bias.add_(self._parameters.biases)
         torch.bmm(self._output_map, self._products.vectors, out=kept.selection.vectors)
         kept.pool.run()
 
-    def backward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
-        """From `by_values`: write the gradients by weight, bias and x."""
+    def backward(self, kept: Kept) -> None:
+        """From `by_values`: write the gradient, and that by x."""
         kept.slope.copy_(self.slope)
-        self._unpool(kept, self.slope, self._products)
+        torch.mul(kept.selection.whole, self.slope, out=self.places.whole)
+        torch.bmm(self._selection_map, self.places.vectors, out=self._products.vectors)
         torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
-        self._write(weight, bias)
+        self._write()
         torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
         self.tiles.paste(self._pasting)
 
-    def tangent(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
+    def tangent(self, kept: Kept) -> None:
         """Write the tangent of the values into `values`, from that of x."""
         self.tiles.cut(self._cutting)
-        self._transform(weight, self.weights)
+        self._transform(self.weights)
         torch.bmm(kept.patches.matrices, self.weights.transposed, out=self._products.matrices)
         self._products.matrices.baddbmm_(self.patches.matrices, kept.weights.transposed)
-        self._bias.add_(bias.unsqueeze(1))
-        torch.bmm(self._output_map, self._products.vectors, out=self.places.vectors)
-        torch.sum(self.places.whole.mul_(kept.selection.whole), 1, out=self.values)
+        self._bias.add_(self._parameters.biases)
+        # Here and in `tangent_backward` the selection is needed three times: so it is taken to the components, once.
+        torch.bmm(self._selection_map, kept.selection.vectors, out=self._selection.vectors)
+        torch.sum(self._products.whole.mul_(self._selection.whole), 1, out=self.values)
 
-    def tangent_backward(self, kept: Kept, weight: Tensor, bias: Tensor) -> None:
-        """The tangent of `backward`, straight after `tangent`, whose patches and weights it uses."""
-        self._unpool(kept, self.slope, self._products)
-        self._unpool(kept, kept.slope, self._constant_products)
+    def tangent_backward(self, kept: Kept) -> None:
+        """The tangent of `backward`, straight after `tangent`, whose patches, weights and selection it uses."""
+        torch.mul(self._selection.whole, self.slope, out=self._products.whole)
+        torch.mul(self._selection.whole, kept.slope, out=self._constant_products.whole)
         torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
         self._by_weights.matrices.baddbmm_(self._constant_products.transposed, self.patches.matrices)
-        self._write(weight, bias)
+        self._write()
         torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
         self.patches.matrices.baddbmm_(self._constant_products.matrices, self.weights.matrices)
         self.tiles.paste(self._pasting)
 
-    def _unpool(self, kept: Kept, slope: Tensor, products: Stack) -> None:
-        """The gradient by the products, for the gradient by the values."""
-        torch.mul(kept.selection.whole, slope, out=self.places.whole)
-        torch.bmm(self._selection_map, self.places.vectors, out=products.vectors)
+    def _transform(self, weights: Stack) -> None:
+        torch.bmm(self._weight_map, self._parameters.columns, out=weights.vectors)
 
-    def _transform(self, weight: Tensor, weights: Stack) -> None:
-        torch.bmm(self._weight_map, weight.view(self._kernels).transpose(1, 2), out=weights.vectors)
-
-    def _write(self, weight: Tensor, bias: Tensor) -> None:
+    def _write(self) -> None:
         # By way of [9, K·C]: a product with so few columns as [K·C, 9] has takes four times as long.
         torch.bmm(self._kernel_map, self._by_weights.vectors, out=self._by_kernels)
-        weight.view(self._kernels).copy_(self._by_kernels_t)
-        torch.sum(self._bias, 1, out=bias)
+        self._gradient.rows.copy_(self._by_kernels_t)
+        torch.sum(self._bias, 1, out=self._gradient.bias)
 
 
 class Kept:
