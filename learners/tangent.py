@@ -58,9 +58,8 @@ class CrossEntropyByHand(LogitLoss):
         labels = loss.y.unsqueeze(2)
         log_p = torch.log_softmax(logits, 2)
         self.values = -log_p.gather(2, labels).squeeze(2).mean(1)
-        self._p = log_p.exp_()
-        ones = torch.ones_like(labels, dtype=logits.dtype)
-        self.slope = self._p.scatter_add(2, labels, -ones).div_(logits.shape[1])
+        self._p = p = log_p.exp_()
+        self.slope = p.scatter(2, labels, p.gather(2, labels) - 1).div_(logits.shape[1])
 
     def curvature(self, tangent: Tensor, rows: slice) -> Tensor:
         p = self._p[rows]
