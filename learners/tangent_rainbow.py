@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from learners.tangent_stages import FirstKept, FirstStage, Kept, Layer, Stage
+from learners.tangent_stages import FirstKept, FirstStage, Kept, Layer, Scratch, Stage
 
 
 @dataclass
@@ -39,12 +39,18 @@ class RainbowStages:
             (Layer(parts[2 * i], parts[2 * i + 1], c), Layer(by_parts[2 * i], by_parts[2 * i + 1], c))
             for i, c in enumerate(widths[:-1])
         ]
-        self.first = FirstStage(x_shape, *layers[0])
+        sizes_of_rest = [(H >> i, W >> i, c, k) for i, (c, k) in enumerate(pairwise(widths)) if i > 0]
+        scratch = Scratch(
+            like,
+            R * N * max(H * W * filters[0], *(16 * (h // 2) * (w // 2) * k for h, w, _, k in sizes_of_rest)),
+            R * N * max(4 * h * (w // 2) * c for h, w, c, _ in sizes_of_rest),
+        )
+        self.first = FirstStage(x_shape, *layers[0], scratch)
         self.rest: list[Stage] = []
         values, by_values = self.first.values, self.first.by_values
-        for layer in layers[1:]:
-            H, W = H // 2, W // 2
-            stage = Stage(values.view(R, N, H, W, -1), by_values.view(R, N, H, W, -1), *layer)
+        for (h, w, c, _), layer in zip(sizes_of_rest, layers[1:], strict=True):
+            shape = (R, N, h, w, c)
+            stage = Stage(values.view(shape), by_values.view(shape), *layer, scratch)
             self.rest.append(stage)
             values, by_values = stage.values, stage.by_values
         self.values, self.by_values = (t.view(R, N, -1, features) for t in (values, by_values))

@@ -25,6 +25,7 @@ Axes: R replicates, c components, p places, T tiles (of all pictures), K filters
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -52,16 +53,29 @@ class Stack:
         self.vectors = whole.flatten(2)
 
 
+class Scratch:
+    """Memory that the stages use one after another and leave nothing in, kept small to stay in the cache."""
+
+    def __init__(self, like: Tensor, products: int, half: int) -> None:
+        self._products, self._half = like.new_empty(products), like.new_empty(half)
+
+    def products(self, *shape: int) -> Tensor:
+        return self._products[: prod(shape)].view(shape)
+
+    def half(self, *shape: int) -> Tensor:
+        return self._half[: prod(shape)].view(shape)
+
+
 class Selection:
     """Max-pool and ReLU of the four places of a tile, [R, 4, T, K] → [R, T, K], with the choice as numbers 1 and 0.
 
     The first of equal places is taken, and nothing passes at 0, as PyTorch has it.
     """
 
-    def __init__(self, places: Tensor, values: Tensor) -> None:
+    def __init__(self, places: Tensor, values: Tensor, scratch: Tensor) -> None:
         self._places, self._each = places, places.unbind(1)
         self._values, self._spread = values, values.unsqueeze(1)
-        self._scratch, self._passes = torch.empty_like(values), torch.empty_like(self._spread)
+        self._scratch, self._passes = scratch, scratch.unsqueeze(1)
 
     def run(self) -> None:
         """Write the values, and over each place whether it was taken and passed."""
@@ -84,7 +98,7 @@ class FirstStage:
     share their weights, so that one product serves the four.
     """
 
-    def __init__(self, x_shape: Sequence[int], parameters: Layer, gradient: Layer) -> None:
+    def __init__(self, x_shape: Sequence[int], parameters: Layer, gradient: Layer, scratch: Scratch) -> None:
         R, N, C, H, W = x_shape
         h, w = H // 2, W // 2
         self.channels, self._parameters, self._gradient = C, parameters, gradient
@@ -96,7 +110,7 @@ class FirstStage:
         self.windows = padded.as_strided(
             (R, 2, 2, N, h, w, 3, 3 * C), (r, row, column, n, 2 * row, 2 * column, row, one)
         )
-        self.places = like.new_empty(R, 4, N * h * w, filters)
+        self.places = scratch.products(R, 4, N * h * w, filters)
         self._products = self.places.flatten(1, 2)
         self.values, self.by_values = (like.new_empty(R, N * h * w, filters) for _ in range(2))
         self._slope = self.by_values.unsqueeze(1)
@@ -144,17 +158,17 @@ class FirstKept:
         self.windows = self.patches.view(R, 2, 2, N, h, w, 9 * C + 1)[..., :-1].unflatten(-1, (3, 3 * C))
         self.selection = torch.empty_like(stage.places)
         self.products = self.selection.flatten(1, 2)
-        self.pool = Selection(self.selection, stage.values)
+        self.pool = Selection(self.selection, stage.values, stage.by_values)
 
 
 class Stage:
     """A stage in the middle, its convolution in Winograd's components. Reads x, writes the gradient by it."""
 
-    def __init__(self, x: Tensor, by_x: Tensor, parameters: Layer, gradient: Layer) -> None:
+    def __init__(self, x: Tensor, by_x: Tensor, parameters: Layer, gradient: Layer, scratch: Scratch) -> None:
         R, N, H, W, C = x.shape
         T, filters = N * (H // 2) * (W // 2), parameters.bias.shape[1]
+        self._x, self._half = x, scratch.half(R, 4, N, H, W // 2, C)
         self._parameters, self._gradient = parameters, gradient
-        self.tiles = Tiles(x, by_x)
         self.values, self.by_values = (x.new_empty(R, T, filters) for _ in range(2))
         self.slope = self.by_values.unsqueeze(1)
         self._output_map = output_map(x).expand(R, -1, -1)
@@ -163,18 +177,22 @@ class Stage:
         self._kernel_map = weight_map(x).t().contiguous().expand(R, -1, -1)
         self._by_kernels = x.new_empty(R, 9, filters * C)
         self._by_kernels_t = self._by_kernels.transpose(1, 2)
-        self.patches = Stack(x.new_empty(R, COMPONENTS, T, C))
-        self._cutting, self._pasting = self.tiles.cutting(self.patches.whole), self.tiles.pasting(self.patches.whole)
-        self._products, self._constant_products, self._selection = (
-            Stack(x.new_empty(R, COMPONENTS, T, filters)) for _ in range(3)
-        )
+        self._products = Stack(scratch.products(R, COMPONENTS, T, filters))
         self._bias = self._products.whole[:, BIAS]
         self.places = Stack(x.new_empty(R, 4, T, filters))
         self.weights, self._by_weights = (Stack(x.new_empty(R, COMPONENTS, filters, C)) for _ in range(2))
+        self.patches = Stack(x.new_empty(R, COMPONENTS, T, C))
+        self._cutting, self._pasting = self.tiles(self.patches), Tiles(by_x, self.patches.whole, self._half)
+        # `tangent` leaves the selection here in components, for `tangent_backward` to make the pass's products of it.
+        self._selection = Stack(torch.empty_like(self._products.whole))
+
+    def tiles(self, patches: Stack) -> Tiles:
+        """Cuts x into these patches."""
+        return Tiles(self._x, patches.whole, self._half)
 
     def forward(self, kept: Kept) -> None:
         """Write `values`."""
-        self.tiles.cut(kept.cutting)
+        kept.tiles.cut()
         self._transform(kept.weights)
         torch.bmm(kept.patches.matrices, kept.weights.transposed, out=self._products.matrices)
         self._bias.add_(self._parameters.biases)
@@ -189,11 +207,11 @@ class Stage:
         torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
         self._write()
         torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
-        self.tiles.paste(self._pasting)
+        self._pasting.paste()
 
     def tangent(self, kept: Kept) -> None:
         """Write the tangent of the values into `values`, from that of x."""
-        self.tiles.cut(self._cutting)
+        self._cutting.cut()
         self._transform(self.weights)
         torch.bmm(kept.patches.matrices, self.weights.transposed, out=self._products.matrices)
         self._products.matrices.baddbmm_(self.patches.matrices, kept.weights.transposed)
@@ -205,13 +223,14 @@ class Stage:
     def tangent_backward(self, kept: Kept) -> None:
         """The tangent of `backward`, straight after `tangent`, whose patches, weights and selection it uses."""
         torch.mul(self._selection.whole, self.slope, out=self._products.whole)
-        torch.mul(self._selection.whole, kept.slope, out=self._constant_products.whole)
+        constant = self._selection  # from here on μ
+        constant.whole.mul_(kept.slope)
         torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
-        self._by_weights.matrices.baddbmm_(self._constant_products.transposed, self.patches.matrices)
+        self._by_weights.matrices.baddbmm_(constant.transposed, self.patches.matrices)
         self._write()
         torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
-        self.patches.matrices.baddbmm_(self._constant_products.matrices, self.weights.matrices)
-        self.tiles.paste(self._pasting)
+        self.patches.matrices.baddbmm_(constant.matrices, self.weights.matrices)
+        self._pasting.paste()
 
     def _transform(self, weights: Stack) -> None:
         torch.bmm(self._weight_map, self._parameters.columns, out=weights.vectors)
@@ -231,5 +250,5 @@ class Kept:
             Stack(torch.empty_like(stack.whole)) for stack in (stage.patches, stage.weights, stage.places)
         )
         self.slope = torch.empty_like(stage.slope)
-        self.cutting = stage.tiles.cutting(self.patches.whole)
-        self.pool = Selection(self.selection.whole, stage.values)
+        self.tiles = stage.tiles(self.patches)
+        self.pool = Selection(self.selection.whole, stage.values, stage.by_values)

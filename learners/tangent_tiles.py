@@ -41,90 +41,68 @@ def output_map(like: Tensor) -> Tensor:
     return torch.kron(a, a)
 
 
-class _CutAxis:
-    """Bᵀ along one axis. `d01` and `d23` have their two entries, `components` its four, in dimension `at`."""
+class _Axis:
+    """Tiles along one axis: tile j has pixels 2j − 1, 2j, 2j + 1 and 2j + 2 as d0 … d3, 0 where there is none.
 
-    def __init__(self, d01: Tensor, d23: Tensor, components: Tensor, at: int) -> None:
-        self._d01, self._d23, self._d1, self._d2 = d01, d23, d01.select(at, 1), d23.select(at, 0)
-        self._first_two = components.narrow(at, 0, 2)
-        self._sum, self._difference = components.select(at, 2), components.select(at, 3)
-
-    def run(self) -> None:
-        torch.sub(self._d01, self._d23, out=self._first_two)
-        torch.add(self._d1, self._d2, out=self._sum)
-        torch.sub(self._d2, self._d1, out=self._difference)
-
-
-class _PasteAxis:
-    """B along one axis, overlapping tiles added: `components` has its four in dimension `at`, pixels are along `axis`.
-
-    Of tile j, d1 = v1 − v2 + v3 falls on pixel 2j and d2 = v1 + v2 − v0 on 2j + 1; d3 = −v3 on pixel 2j + 2 and d0 = v0
-    on 2j − 1 belong to its neighbours.
+    `pixels` lie along `axis`, and so do the tiles of the four `components`, which are stacked in dimension `at`. A last
+    odd pixel begins no tile.
     """
 
-    def __init__(self, components: Tensor, at: int, pixels: Tensor, axis: int) -> None:
+    def __init__(self, pixels: Tensor, components: Tensor, at: int, axis: int) -> None:
+        every_other = [(slice(None),) * axis + (slice(start, None, 2),) for start in (0, 1)]
+        even, odd = (pixels[each] for each in every_other)
+        tiles, pairs = odd.shape[axis], even.shape[axis] - 1
         self._v0, self._v3, self._v1, self._v2 = components.unbind(at)
-        tiles, length = self._v0.shape[axis], pixels.shape[axis]
-        even = pixels[(slice(None),) * axis + (slice(0, None, 2),)]
-        self._even, self._odd = even.narrow(axis, 0, tiles), pixels[(slice(None),) * axis + (slice(1, None, 2),)]
-        self._later_even, self._v3_before = even.narrow(axis, 1, tiles - 1), self._v3.narrow(axis, 0, tiles - 1)
-        self._earlier_odd, self._v0_after = self._odd.narrow(axis, 0, tiles - 1), self._v0.narrow(axis, 1, tiles - 1)
-        self._last = (self._v3.select(axis, tiles - 1), even.select(axis, tiles)) if length % 2 else None
+        self._d1, self._d2 = even.narrow(axis, 0, tiles), odd
+        # All tiles but the first have a d0; it is the d2 of the tile before.
+        self._d0, self._d2_with_d0 = odd.narrow(axis, 0, tiles - 1), odd.narrow(axis, 1, tiles - 1)
+        self._v0_with_d0 = self._v0.narrow(axis, 1, tiles - 1)
+        self._first = self._v0.select(axis, 0), odd.select(axis, 0)
+        # All tiles have a d3, or all but the last: pixels 2, 4, …
+        self._d3, self._d1_with_d3 = even.narrow(axis, 1, pairs), even.narrow(axis, 0, pairs)
+        self._v3_with_d3 = self._v3.narrow(axis, 0, pairs)
+        self._last = (self._v3.select(axis, pairs), even.select(axis, pairs)) if pairs < tiles else None
+        # Where all have one, the last is a pixel that is no tile's d1.
+        self._d3_and_d1, self._v3_before = even.narrow(axis, 1, tiles - 1), self._v3.narrow(axis, 0, tiles - 1)
+        self._beyond = (even.select(axis, tiles), self._v3.select(axis, tiles - 1)) if pairs == tiles else None
 
-    def run(self) -> None:
-        torch.sub(self._v1, self._v2, out=self._even).add_(self._v3)
-        self._later_even.sub_(self._v3_before)
+    def cut(self) -> None:
+        """Components from pixels: Bᵀ."""
+        torch.sub(self._d0, self._d2_with_d0, out=self._v0_with_d0)
+        torch.neg(self._first[1], out=self._first[0])
+        torch.sub(self._d1_with_d3, self._d3, out=self._v3_with_d3)
         if self._last is not None:
-            torch.neg(self._last[0], out=self._last[1])
-        torch.add(self._v1, self._v2, out=self._odd).sub_(self._v0)
-        self._earlier_odd.add_(self._v0_after)
+            self._last[0].copy_(self._last[1])
+        torch.add(self._d1, self._d2, out=self._v1)
+        torch.sub(self._d2, self._d1, out=self._v2)
+
+    def paste(self) -> None:
+        """Pixels from components, overlapping tiles added: B."""
+        torch.sub(self._v1, self._v2, out=self._d1).add_(self._v3)
+        self._d3_and_d1.sub_(self._v3_before)
+        if self._beyond is not None:
+            torch.neg(self._beyond[1], out=self._beyond[0])
+        torch.add(self._v1, self._v2, out=self._d2).sub_(self._v0)
+        self._d0.add_(self._v0_with_d0)
 
 
 class Tiles:
     """The way from pictures [R, N, H, W, C] to their tiles [R, 16, T, C], T = N ⌊H/2⌋ ⌊W/2⌋, and its transpose.
 
-    `cut` reads `pictures`, `paste` writes `pasted`, of the same shape. A last odd row or column of outputs is dropped,
-    as max-pool drops it.
+    `half` [R, 4, N, H, ⌊W/2⌋, C] is scratch space. A last odd row or column of outputs is dropped, as by max-pool.
     """
 
-    def __init__(self, pictures: Tensor, pasted: Tensor) -> None:
+    def __init__(self, pictures: Tensor, tiles: Tensor, half: Tensor) -> None:
         R, N, H, W, C = pictures.shape
-        h, w = H // 2, W // 2
-        self._by_axis = (R, 4, 4, N, h, w, C)
-        self.shape = (R, COMPONENTS, N * h * w, C)
-        # The padded picture, columns sorted by parity, so that a tile's columns are runs over all tiles of a row. The
-        # padding is written here and never again.
-        padded = pictures.new_zeros(R, N, 2 * h + 2, 2, w + 1, C)
-        interior = padded[:, :, 1 : H + 1]
-        self._columns = (
-            (interior[:, :, :, 1, : (W + 1) // 2], pictures[..., 0::2, :]),
-            (interior[:, :, :, 0, 1 : W // 2 + 1], pictures[..., 1::2, :]),
-        )
-        by_row = padded.unflatten(2, (h + 1, 2))
-        half_cut = pictures.new_empty(R, 4, N, h, 2, w + 1, C)
-        self._cut_rows = _CutAxis(by_row[:, :, :h], by_row[:, :, 1:], half_cut.permute(0, 2, 3, 1, 4, 5, 6), 3)
-        by_column = half_cut.permute(0, 1, 4, 2, 3, 5, 6)
-        self._d01, self._d23 = by_column[..., :w, :], by_column[..., 1:, :]
+        self._columns = _Axis(pictures, half, 1, 3)
+        self._rows = _Axis(half, tiles.view(R, 4, 4, N, H // 2, W // 2, C), 1, 3)
 
-        self._half_pasted = pictures.new_empty(R, 4, N, H, w, C)
-        self._paste_columns = _PasteAxis(self._half_pasted, 1, pasted, 3)
+    def cut(self) -> None:
+        """Write the tiles, from the pictures."""
+        self._columns.cut()
+        self._rows.cut()
 
-    def cutting(self, tiles: Tensor) -> _CutAxis:
-        """The last step of `cut`, for tiles [R, 16, T, C] to be written to."""
-        return _CutAxis(self._d01, self._d23, tiles.view(self._by_axis), 2)
-
-    def cut(self, cutting: _CutAxis) -> None:
-        """Write the tiles of `pictures`."""
-        for inside, columns in self._columns:
-            inside.copy_(columns)
-        self._cut_rows.run()
-        cutting.run()
-
-    def pasting(self, tiles: Tensor) -> _PasteAxis:
-        """The first step of `paste`, for tiles [R, 16, T, C] to be read from."""
-        return _PasteAxis(tiles.view(self._by_axis), 1, self._half_pasted, 3)
-
-    def paste(self, pasting: _PasteAxis) -> None:
-        """Write `pasted`, the transpose of `cut` applied to the tiles."""
-        pasting.run()
-        self._paste_columns.run()
+    def paste(self) -> None:
+        """Write the pictures, by the transpose of `cut`."""
+        self._rows.paste()
+        self._columns.paste()
