@@ -111,19 +111,22 @@ class Adam(Optimizer):
     ) -> tuple[Tensor, Cotangents]:
         assert after.m is not None and after.s is not None
         c1, c2 = 1 - self.b1**after.steps, 1 - self.b2**after.steps
-        alive = torch.sign(after.s)  # 1, and 0 where the second moment is; multiplying is cheaper than a mask
-        q = (after.s / c2).sqrt()
+        # In place, for these are many passes over the parameters, and fresh memory costs as much as the arithmetic.
+        alive = torch.sign(after.s)  # 1, and 0 where the second moment is
+        q = (after.s / c2).sqrt_()
         d = q + self.epsilon
-        mu = v / d * (-self.rate / c1)
+        mu = (v / d).mul_(-self.rate / c1)
         # The derivative of the root is infinite at 0, but there m is 0 as well: any root but 0 gives the limit, 0.
-        sigma = mu * after.m / ((q + (1 - alive)) * d) * (-1 / (2 * c2))
+        sigma = (mu * after.m).div_(q.add_(1 - alive).mul_(d)).mul_(-1 / (2 * c2))
         if later is not None:
             assert later.mu is not None and later.sigma is not None
-            mu, sigma = mu + later.mu, sigma + later.sigma
+            mu += later.mu
+            sigma += later.sigma
         if self.zero == "mask":
-            mu, sigma = mu * alive, sigma * alive
-        gamma = (1 - self.b1) * mu + 2 * (1 - self.b2) * gradient * sigma
-        return gamma, Cotangents(self.b1 * mu, self.b2 * sigma)
+            mu *= alive
+            sigma *= alive
+        gamma = (gradient * sigma).mul_(2 * (1 - self.b2)).add_(mu, alpha=1 - self.b1)
+        return gamma, Cotangents(mu.mul_(self.b1), sigma.mul_(self.b2))
 
     def masked(self, after: Moments) -> Tensor:
         assert after.s is not None
