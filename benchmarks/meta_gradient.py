@@ -30,6 +30,7 @@ from meta_gradient_steps import OTHERS, SHAPES, N, contenders, make_case, ours
 # or a max-pool's edge, batch norm enlarges it, and autograd itself is 1e-3 to 4e-2 off.
 COMPARED_IN = {"rainbow": (torch.float32, 1e-5), "siamese": (torch.float64, 1e-8)}
 BARE = "(bare convolutions)"
+IN_A_ROW = 5
 
 
 def floor(K: int, device: torch.device) -> tuple[float, list[Callable[[], object]]]:
@@ -70,16 +71,17 @@ def _backward(delta: Tensor, x: Tensor, w: Tensor, mask: list[bool]) -> Callable
 
 
 def timed(work: dict[str, Callable[[], object]], repetitions: int, device: torch.device) -> dict[str, list[float]]:
-    """Milliseconds of each, taken in turns."""
+    """Milliseconds of each. They take turns of a few steps, the first of which finds another's data in the cache."""
     taken: dict[str, list[float]] = {name: [] for name in work}
-    for repetition in range(-2, repetitions):  # two to warm up
+    for _ in range(-(-repetitions // IN_A_ROW)):
         for name, run in work.items():
-            _wait(device)
-            begin = time.perf_counter()
-            run()
-            _wait(device)
-            if repetition >= 0:
-                taken[name].append(1e3 * (time.perf_counter() - begin))
+            for repetition in range(-1, IN_A_ROW):
+                _wait(device)
+                begin = time.perf_counter()
+                run()
+                _wait(device)
+                if repetition >= 0:
+                    taken[name].append(1e3 * (time.perf_counter() - begin))
     return taken
 
 
@@ -166,6 +168,7 @@ def main() -> None:
     parser.add_argument("--peak", nargs=3, metavar=("NETWORK", "K", "CONTENDER"), help="print this peak memory only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    torch.backends.cudnn.allow_tf32 = False  # float32 as on the CPU, or the meta-gradients could not be compared
     if arguments.peak:
         network, K, name = arguments.peak
         print(peak(network, int(K), name, arguments.device))

@@ -1,8 +1,8 @@
 """The step that `meta_gradient.py` times, by every contender.
 
 All do the same step j: from φ, θ and the last K batches, the online step on D_j, the gradient at φ_j on D_m, and dJ/dθ
-through K steps. Ours has kept what it keeps of the steps before, and also moves θ; the others rerun the window, which
-is how these libraries are used. Imports `higher` and `torchopt` only where they are asked for.
+through K steps, and Adam's step on θ. Ours has kept what it keeps of the steps before; the others rerun the window,
+which is how these libraries are used. Imports `higher` and `torchopt` only where they are asked for.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Rerun:
             (b.x[0].contiguous(memory_format=layout) if b.x.dim() == 5 else b.x[0], b.y[0])
             for b in [*case.batches, case.meta_batch]
         ]
-        self.thetas = [self.split(theta) for theta in case.thetas]
+        self.thetas = [self.split(theta.clone()) for theta in case.thetas]
+        self.meta_optimizer = torch.optim.Adam([nn.Parameter(t) for t in self.thetas[-1]], lr=ALPHA2)
         self.window = [(x, y, theta) for (x, y), theta in zip(online, self.thetas, strict=True)]
 
     def split(self, flat: Tensor) -> list[Tensor]:
@@ -120,6 +121,13 @@ class Rerun:
     def pull(self, phi: Any, theta: Sequence[Tensor], deltas: Sequence[Tensor]) -> Tensor:
         """‖φ − θ − δ‖²."""
         return torch.stack([(p - t - d).square().sum() for p, t, d in zip(phi, theta, deltas, strict=True)]).sum()
+
+    def move(self, gradient: Sequence[Tensor]) -> Tensor:
+        """Adam's step on θ; returns the gradient, flat."""
+        for p, g in zip(self.meta_optimizer.param_groups[0]["params"], gradient, strict=True):
+            p.grad = g
+        self.meta_optimizer.step()
+        return torch.cat([g.flatten() for g in gradient])
 
 
 def with_higher(case: Case, channels_last: bool) -> Step:
@@ -136,7 +144,7 @@ def with_higher(case: Case, channels_last: bool) -> Step:
                 inner.step(F.cross_entropy(model(x), y) + BETA1 * run.pull(model.parameters(), its_theta, deltas))
                 penalty = penalty + run.pull(model.parameters(), theta, deltas)
             objective = F.cross_entropy(model(run.meta_x), run.meta_y) + BETA2 * penalty
-            return _flat(torch.autograd.grad(objective, deltas))
+            return run.move(torch.autograd.grad(objective, deltas))
 
     return step
 
@@ -155,7 +163,7 @@ def with_torchopt(case: Case, channels_last: bool) -> Step:
             inner.step(F.cross_entropy(model(x), y) + BETA1 * run.pull(model.parameters(), its_theta, deltas))
             penalty = penalty + run.pull(model.parameters(), theta, deltas)
         objective = F.cross_entropy(model(run.meta_x), run.meta_y) + BETA2 * penalty
-        gradient = _flat(torch.autograd.grad(objective, deltas))
+        gradient = run.move(torch.autograd.grad(objective, deltas))
         torchopt.recover_state_dict(model, start)
         return gradient
 
@@ -180,13 +188,9 @@ def with_autograd(case: Case, channels_last: bool) -> Step:
             phi = [p - ALPHA1 * (g + 2 * BETA1 * (p - t - d)) for p, g, t, d in each]
             penalty = penalty + run.pull(phi, theta, deltas)
         objective = loss(phi, run.meta_x, run.meta_y) + BETA2 * penalty
-        return _flat(torch.autograd.grad(objective, deltas))
+        return run.move(torch.autograd.grad(objective, deltas))
 
     return step
-
-
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([t.flatten() for t in tensors])
 
 
 OURS: dict[str, Callable[[Case], Step]] = {

@@ -55,16 +55,16 @@ class CrossEntropyByHand(LogitLoss):
     """p − y, divided by B, and (diag(p) − p pᵀ) / B."""
 
     def __init__(self, loss: CrossEntropy, logits: Tensor) -> None:
-        labels = loss.y.unsqueeze(2)
+        labels, count = loss.y.unsqueeze(2), logits.shape[1]
         log_p = torch.log_softmax(logits, 2)
-        self.values = -log_p.gather(2, labels).squeeze(2).mean(1)
+        self.values = log_p.gather(2, labels).sum((1, 2)).div_(-count)
         self._p = p = log_p.exp_()
-        self.slope = p.scatter(2, labels, p.gather(2, labels) - 1).div_(logits.shape[1])
+        self._share = p / count
+        self.slope = self._share.scatter(2, labels, (p.gather(2, labels) - 1).div_(count))
 
     def curvature(self, tangent: Tensor, rows: slice) -> Tensor:
-        p = self._p[rows]
-        weighted = p * tangent
-        return torch.addcmul(weighted, p, weighted.sum(2, keepdim=True), value=-1).div_(p.shape[1])
+        weighted = self._share[rows] * tangent
+        return weighted.addcmul_(self._p[rows], weighted.sum(2, keepdim=True), value=-1)
 
 
 class AnyLoss(LogitLoss):

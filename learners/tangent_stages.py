@@ -72,23 +72,27 @@ class Selection:
     The first of equal places is taken, and nothing passes at 0, as PyTorch has it.
     """
 
-    def __init__(self, places: Tensor, values: Tensor, scratch: Tensor) -> None:
-        self._places, self._each = places, places.unbind(1)
-        self._values, self._spread = values, values.unsqueeze(1)
-        self._scratch, self._passes = scratch, scratch.unsqueeze(1)
+    def __init__(self, places: Tensor, values: Tensor, scratch: tuple[Tensor, Tensor]) -> None:
+        self._places, self._values = places.unbind(1), values
+        self._upper, self._lower = scratch
 
     def run(self) -> None:
         """Write the values, and over each place whether it was taken and passed."""
-        first, second, third, fourth = self._each
-        torch.maximum(torch.maximum(first, second, out=self._values), third, out=self._values)
-        torch.maximum(self._values, fourth, out=self._values)
-        self._places.eq_(self._spread)  # in place, to stay with floating-point numbers: bool costs five times as much
-        second.addcmul_(second, first, value=-1)
-        taken = torch.add(first, second, out=self._scratch)
-        third.addcmul_(third, taken, value=-1)
-        torch.sub(1, taken.add_(third), out=fourth)
-        self._values.clamp_min_(0)
-        self._places.mul_(torch.sign(self._spread, out=self._passes))
+        first, second, third, fourth = self._places
+        upper = torch.maximum(first, second, out=self._upper)
+        lower = torch.maximum(third, fourth, out=self._lower)
+        torch.maximum(upper, lower, out=self._values).clamp_min_(0)
+        # From here on numbers 1 and 0, in place: comparisons that make bool of it cost five times as much.
+        second.gt_(first)
+        fourth.gt_(third)
+        lower.gt_(upper)
+        passes = torch.sign(self._values, out=upper)
+        lower.mul_(passes)
+        upper.sub_(lower)
+        second.mul_(upper)
+        torch.sub(upper, second, out=first)
+        fourth.mul_(lower)
+        torch.sub(lower, fourth, out=third)
 
 
 class FirstStage:
@@ -113,6 +117,7 @@ class FirstStage:
         self.places = scratch.products(R, 4, N * h * w, filters)
         self._products = self.places.flatten(1, 2)
         self.values, self.by_values = (like.new_empty(R, N * h * w, filters) for _ in range(2))
+        self.pairs = self.by_values, torch.empty_like(self.by_values)
         self._slope = self.by_values.unsqueeze(1)
         self._weights, self._by_weights = (like.new_empty(R, 9 * C + 1, filters) for _ in range(2))
         self._kernels, self._by_kernels = (
@@ -124,7 +129,8 @@ class FirstStage:
     def forward(self, kept: FirstKept, x: Tensor) -> None:
         """Write `values`, for pictures [R, N, C, H, W]."""
         self._interior.copy_(x[..., self._used[0], self._used[1]])
-        kept.windows.copy_(self.windows)
+        for rows, windows in kept.windows:
+            rows.copy_(windows)
         self._set_weights()
         torch.bmm(kept.patches, self._weights, out=kept.products)
         kept.pool.run()
@@ -155,10 +161,12 @@ class FirstKept:
         C = stage.channels
         self.patches = stage.values.new_ones(R, 4 * N * h * w, 9 * C + 1)
         self.patches_t = self.patches.transpose(1, 2)
-        self.windows = self.patches.view(R, 2, 2, N, h, w, 9 * C + 1)[..., :-1].unflatten(-1, (3, 3 * C))
+        windows = self.patches.view(R, 2, 2, N, h, w, 9 * C + 1)[..., :-1].unflatten(-1, (3, 3 * C))
+        # Row by row of the kernel: one copy of all, with a dimension more to count, takes twice as long.
+        self.windows = list(zip(windows.unbind(-2), stage.windows.unbind(-2), strict=True))
         self.selection = torch.empty_like(stage.places)
         self.products = self.selection.flatten(1, 2)
-        self.pool = Selection(self.selection, stage.values, stage.by_values)
+        self.pool = Selection(self.selection, stage.values, stage.pairs)
 
 
 class Stage:
@@ -170,6 +178,7 @@ class Stage:
         self._x, self._half = x, scratch.half(R, 4, N, H, W // 2, C)
         self._parameters, self._gradient = parameters, gradient
         self.values, self.by_values = (x.new_empty(R, T, filters) for _ in range(2))
+        self.pairs = self.by_values, torch.empty_like(self.by_values)
         self.slope = self.by_values.unsqueeze(1)
         self._output_map = output_map(x).expand(R, -1, -1)
         self._selection_map = output_map(x).t().contiguous().expand(R, -1, -1)
@@ -251,4 +260,4 @@ class Kept:
         )
         self.slope = torch.empty_like(stage.slope)
         self.tiles = stage.tiles(self.patches)
-        self.pool = Selection(self.selection.whole, stage.values, stage.by_values)
+        self.pool = Selection(self.selection.whole, stage.values, stage.pairs)
