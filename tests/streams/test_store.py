@@ -1,10 +1,11 @@
 """The store: what is noticed when it is opened, what when it is verified, and how it travels between processes."""
 
 import json
-import multiprocessing
 import pickle
 import shutil
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -220,5 +221,5 @@ def read_some(stream: Stream, start: int) -> list[int]:
 
 def test_a_stream_travels_to_another_process(digits_store: TaskStore) -> None:
     stream = Stream(digits_store, 1)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(read_some, (stream, 123)) == read_some(stream, 123)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # unlike a Pool, it fails when its child does
+        assert pool.submit(read_some, stream, 123).result() == read_some(stream, 123)
