@@ -21,10 +21,10 @@ class Curves:
     ``by_batch``: name → float64 [R, J]: ``online_error``, ``online_loss`` (both before learning from the batch) and
     every diagnostic of the learner. ``evaluations``: one row per held-out evaluation, as columns of equal length:
     ``seed`` (index into seeds), ``task`` (how many tasks this seed had been evaluated on before), ``batch`` (index of
-    the last batch learned before), ``error``, ``loss``. ``chunks``: one row per chunk: ``batches`` (index of the batch
-    after it), ``time_ms`` (since the epoch), ``seconds``, ``gradient_evaluations`` (per seed, summed over its points).
-    ``diverged``: per seed the batch at which a loss or a diagnostic was first not finite, −1 if none was; from there on
-    all its values are NaN.
+    the last batch learned before), ``error`` and ``loss`` on the validation set, ``test_error``. ``chunks``: one row a
+    chunk: ``batches`` (index of the batch after it), ``time_ms`` (since the epoch), ``seconds``,
+    ``gradient_evaluations`` (per seed, summed over its points). ``diverged``: per seed the batch at which a loss or a
+    diagnostic was first not finite, −1 if none was; from there on all its values are NaN.
     """
 
     seeds: list[int]
@@ -57,8 +57,10 @@ class Curves:
             ]
             self.by_batch[name] = np.concatenate(parts, axis=1)
         for mine, others in ((self.evaluations, later.evaluations), (self.chunks, later.chunks)):
-            for name, column in others.items():
-                mine[name] = np.concatenate([mine[name], column]) if name in mine else column
+            before, after = (max(map(len, columns.values()), default=0) for columns in (mine, others))
+            for name in {**mine, **others}:  # what one part has and the other lacks (an older version wrote it) is NaN
+                parts = [mine.get(name, np.full(before, math.nan)), others.get(name, np.full(after, math.nan))]
+                mine[name] = np.concatenate([part for part in parts if len(part)] or parts)
         self.diverged = [
             first if first >= 0 else then for first, then in zip(self.diverged, later.diverged, strict=True)
         ]
@@ -107,20 +109,38 @@ def cumulative(error: np.ndarray) -> np.ndarray:
     return np.cumsum(error, axis=1) / np.arange(1, error.shape[1] + 1)
 
 
-def adaptation(curves: Curves, task_starts: list[int]) -> np.ndarray:
-    """`adaptation[n]` [R, n]: mean, over the tasks that long, of the online error of the n-th batch within a task.
+def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """`adaptation[k]`: mean, over the tasks that long, of the online error of the k-th batch within a task.
 
-    NaN where a seed lacks one of the values: of a diverged seed the tasks before are no mean over tasks.
+    Of one seed: `online_error` [J] by batch, and the index of each task's last batch, `ends` [T]; what comes after the
+    last end is no whole task and is left out. NaN where a value lacks: of a diverged seed, the tasks before are no mean
+    over tasks.
 
-    >>> adaptation(Curves([0], by_batch={"online_error": np.array([[1.0, 0.5, 0.25, 0.5, 0.25]])}), [0, 3])
-    array([[0.75 , 0.375, 0.25 ]])
+    >>> adaptation(np.array([1.0, 0.5, 0.25, 0.5, 0.25]), np.array([2, 4]))
+    array([0.75 , 0.375, 0.25 ])
     """
-    online = curves.by_batch["online_error"]
-    lengths = np.diff([*task_starts, online.shape[1]])
-    total = np.zeros((len(curves.seeds), int(lengths.max())))
-    for start, length in zip(task_starts, lengths, strict=True):
-        total[:, :length] += online[:, start : start + length]
-    return np.asarray(total / (lengths[:, None] > np.arange(lengths.max())).sum(axis=0))
+    bounds = np.concatenate([[0], np.asarray(ends, dtype=int) + 1])
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    longest = int(lengths.max(initial=0))
+    total = np.zeros(longest)
+    for start, length in zip(starts, lengths, strict=True):
+        total[:length] += online_error[start : start + length]
+    return np.asarray(total / (lengths[:, None] > np.arange(longest)).sum(axis=0))
+
+
+def points_to(error: float, points: np.ndarray, curve: np.ndarray) -> float:
+    """`points_to(e)`: the first n with adaptation[n] ≤ e; inf if that is never reached, NaN if the curve is lost.
+
+    `points` [n] says how many points of the task had been learned before each value of `curve` [n]. As long as
+    values are lacking (the seed diverged), nothing is said.
+
+    >>> points_to(0.4, np.array([0, 10, 20]), np.array([0.75, 0.375, 0.25]))
+    10.0
+    """
+    if not np.isfinite(curve).all() or not len(curve):
+        return math.nan
+    reached = np.flatnonzero(curve <= error)
+    return float(points[reached[0]]) if len(reached) else math.inf
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ No Ray in here. One learner on one store, from a script:
     metrics.cumulative(metrics.held_out(run.curves))
 
 Batches ignore tasks: they are cut every N points, and only the stream's last can be short. A task is over after the
-batch that holds its last point; its held-out points are predicted then, before anything else is learned.
+batch that holds its last point; its held-out points are predicted then, before anything else is learned: those of the
+validation set, which sweeps minimise, and those of the test set, whose errors are in the curves for nobody but
+`orchestrator.report --test`. (They cannot be had later: the learner of that moment is gone.)
 """
 
 from __future__ import annotations
@@ -47,7 +49,6 @@ def assemble(
     source: Source | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    split: str = "validation",
 ) -> OnlineProtocol:
     """A learner, its network and its stream put together, ready to run.
 
@@ -72,14 +73,14 @@ def assemble(
         classes=store.classes,
         images=images,
     )
-    return OnlineProtocol(learners.create(learner, options, setting), source, split)
+    return OnlineProtocol(learners.create(learner, options, setting), source)
 
 
 class OnlineProtocol:
     """R replicates of one learner on their streams, advanced by batches. `curves` is all that was measured."""
 
-    def __init__(self, learner: learners.Learner, source: Source, split: str = "validation") -> None:
-        self.learner, self._source, self._split = learner, source, split
+    def __init__(self, learner: learners.Learner, source: Source) -> None:
+        self.learner, self._source = learner, source
         self._setting = learner.setting
         self._images = self._setting.needed_images()
         self._shape = source.shape()
@@ -152,13 +153,15 @@ class OnlineProtocol:
             tasks = [
                 ends[min(over, len(ends) - 1)][1] for over, ends in zip(self._tasks_over, self._shape.ends, strict=True)
             ]
-            error, loss = self._held_out(tasks)
+            error, loss = self._held_out(tasks, "validation")
+            test_error, _ = self._held_out(tasks, "test")
             for seed in [seed for seed, is_due in enumerate(due) if is_due]:
                 evaluations["seed"].append(seed)
                 evaluations["task"].append(self._tasks_over[seed])
                 evaluations["batch"].append(batch)
                 evaluations["error"].append(error[seed])
                 evaluations["loss"].append(loss[seed])
+                evaluations["test_error"].append(test_error[seed])
                 self._tasks_over[seed] += 1
             if self.learner.needs_boundaries:
                 self.learner.end_task()
@@ -168,9 +171,9 @@ class OnlineProtocol:
                 for over, ends in zip(self._tasks_over, self._shape.ends, strict=True)
             ]
 
-    def _held_out(self, tasks: list[int]) -> tuple[list[float], list[float]]:
+    def _held_out(self, tasks: list[int], split: str) -> tuple[list[float], list[float]]:
         """Error and loss per seed on the held-out points of one task each."""
-        points = self._source.held_out(tasks, self._split)
+        points = self._source.held_out(tasks, split)
         counts = [len(one) for one in points]
         stack = _padded(points, max(counts))
         parts = []
@@ -207,7 +210,7 @@ class OnlineProtocol:
             if batch >= 0:
                 for curve in curves.values():
                     curve[seed, max(0, batch - first) :] = math.nan
-                for name in ("error", "loss"):
+                for name in ("error", "loss", "test_error"):
                     if name in columns:
                         columns[name][(columns["seed"] == seed) & (columns["batch"] >= batch)] = math.nan
         return Curves(list(self._setting.seeds), first, curves, columns, {}, diverged)

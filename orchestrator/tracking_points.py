@@ -17,6 +17,8 @@ from orchestrator import metrics
 from orchestrator.metrics import Curves
 
 BY_TASK = ("validation_error", "cumulative_error")
+ADAPTATION = "adaptation"
+"""Its step is how many of the task's points had been learned before."""
 
 
 class Point(NamedTuple):
@@ -58,6 +60,12 @@ def final_points(curves: Curves, datapoints: int) -> list[Point]:
     )
 
 
+def adaptation_points(curves: Curves, seed: int, batch_size: int) -> list[Point]:
+    """The adaptation curve of the seed in this row, once its stream is over."""
+    curve, end = _adaptation(curves)[seed], _end(curves)
+    return _finite(*(Point(ADAPTATION, k * batch_size, float(value), end) for k, value in enumerate(curve)))
+
+
 def diverged_at(curves: Curves, seed: int) -> int:
     """The batch at which the seed in this row diverged, −1 if it did not.
 
@@ -85,7 +93,9 @@ def objective_values(curves: Curves, metric: str) -> np.ndarray:
     return np.where(lost, math.nan, values)
 
 
-def configuration_points(stacks: Sequence[Curves], costs: Sequence[Sequence[Point]], objective: str) -> list[Point]:
+def configuration_points(
+    stacks: Sequence[Curves], costs: Sequence[Sequence[Point]], objective: str, batch_size: int
+) -> list[Point]:
     """Mean curves over all seeds of all stacks, with `…_low` and `…_high` of the 95 % t-interval where there are two.
 
     A step that one of the seeds has no value at is left out: no seed is ever silently averaged away.
@@ -94,6 +104,7 @@ def configuration_points(stacks: Sequence[Curves], costs: Sequence[Sequence[Poin
         stacks: the curves of each stack, whole.
         costs: the `final_points` of each.
         objective: what the sweep minimises.
+        batch_size: datapoints per batch.
     """
     out: list[Point] = []
     tasks = max(_by_task(curves)[0].shape[1] for curves in stacks)
@@ -110,6 +121,10 @@ def configuration_points(stacks: Sequence[Curves], costs: Sequence[Sequence[Poin
         times = np.max([_times(curves, ends - 1) for curves in stacks], axis=0)
         out += _interval_points("online_error", by_chunk, ends - 1, times)
     end = max(_end(curves) for curves in stacks)
+    within = [_adaptation(curves) for curves in stacks]
+    longest = max(curve.shape[1] for curve in within)
+    rows = np.concatenate([_padded(curve, longest) for curve in within])
+    out += _interval_points(ADAPTATION, rows, np.arange(longest) * batch_size, np.full(longest, end))
     values = np.concatenate([objective_values(curves, objective) for curves in stacks])
     out += _interval_points("objective", values[:, None], np.array([0]), np.array([end]))
     for name, total in (("gradient_evaluations_per_datapoint", np.mean), ("seconds", np.sum)):
@@ -130,6 +145,19 @@ def _interval_points(name: str, curve: np.ndarray, steps: np.ndarray, times: np.
 def _by_task(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
     error = metrics.held_out(curves)
     return error, metrics.cumulative(error)
+
+
+def _adaptation(curves: Curves) -> np.ndarray:
+    """Adaptation curves [R, n] in batches."""
+    if "online_error" not in curves.by_batch:
+        return np.empty((len(curves.seeds), 0))
+    ends = _evaluated_at(curves)
+    each = [
+        metrics.adaptation(online, at[np.isfinite(at)])
+        for online, at in zip(curves.by_batch["online_error"], ends, strict=True)
+    ]
+    longest = max(map(len, each))
+    return np.stack([np.pad(curve, (0, longest - len(curve)), constant_values=math.nan) for curve in each])
 
 
 def _evaluated_at(curves: Curves) -> np.ndarray:

@@ -6,6 +6,7 @@ again: it sends what is lacking.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from orchestrator import tracking_points
+from orchestrator import metrics, tracking_points
 from orchestrator.metrics import Curves
 from orchestrator.plan import Configuration, Plan, Trial
 from orchestrator.run_tree import RunTree, SeedRun
@@ -21,6 +22,8 @@ from orchestrator.tracking_database import connect, experiment_id
 
 LEARNER_FILE = "learner.pt"
 CURVES_FILE = "curves.parquet"
+TEST_FILE = "test_error.parquet"
+_COLUMNS = ["seed", "metric", "step", "value"]
 
 
 @dataclass
@@ -174,8 +177,8 @@ class Projection:
         self._send(stack)
         curves = self._curves(stack)
         if stack.status == "FINISHED":
-            for run in runs:
-                tree.send(run.run_id, self._measured(stack)[1], run.has)
+            for run, points in zip(runs, self._measured(stack)[1], strict=True):
+                tree.send(run.run_id, points, run.has)
         for run in runs:
             if stack.message:
                 tree.tag(run.run_id, {"foml.error": stack.message})
@@ -184,14 +187,17 @@ class Projection:
     def _started(self, stack: Stack) -> bool:
         return stack.seed_runs is not None or any(self._folder(stack).glob("chunk-*"))
 
-    def _measured(self, stack: Stack) -> tuple[Curves, list[tracking_points.Point]]:
-        """A finished trial's curves and costs, from its chunk file."""
+    def _measured(self, stack: Stack) -> tuple[Curves, list[list[tracking_points.Point]]]:
+        """A finished trial's curves, and what each of its seeds is given at the end, from its chunk file."""
         from orchestrator import chunks
 
         chunk = chunks.newest(self._folder(stack))
         if chunk is None or not chunk.finished:
             raise ValueError(f"there is no chunk file of a finished trial in {self._folder(stack)}")
-        return chunk.curves, tracking_points.final_points(chunk.curves, int(chunk.state["position"]))
+        curves, size = chunk.curves, stack.trial.configuration.batch_size
+        costs = tracking_points.final_points(curves, int(chunk.state["position"]))
+        seeds = range(len(curves.seeds))
+        return curves, [[*tracking_points.adaptation_points(curves, row, size), *costs] for row in seeds]
 
     def _settle_configuration(self, configuration: Configuration) -> None:
         """Once all stacks of a configuration have ended: its mean curves, its checkpoint, and how it ended."""
@@ -208,8 +214,10 @@ class Projection:
     def _summarise(self, configuration: Configuration, stacks: Sequence[Stack]) -> None:
         tree = self.open()
         run_id = tree.configuration(configuration)
-        curves, costs = zip(*(self._measured(stack) for stack in stacks), strict=True)
-        points = tracking_points.configuration_points(curves, costs, self._plan.resolved["objective"]["metric"])
+        curves, finals = zip(*(self._measured(stack) for stack in stacks), strict=True)
+        objective = self._plan.resolved["objective"]["metric"]
+        costs = [of_seeds[0] for of_seeds in finals]
+        points = tracking_points.configuration_points(curves, costs, objective, configuration.batch_size)
         tree.send(run_id, points, tree.points_of_configuration(configuration))
         lost = [
             f"{seed} at batch {at}"
@@ -225,19 +233,35 @@ class Projection:
                 "checkpoint" if index == 0 else f"checkpoint/{stack.trial.key}",
             )
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / CURVES_FILE
-            frame(curves, costs).to_parquet(file, index=False)
-            tree.artifact(run_id, file)
+            for name, table in ((CURVES_FILE, frame(curves, finals)), (TEST_FILE, test_frame(curves))):
+                table.to_parquet(Path(folder) / name, index=False)
+                tree.artifact(run_id, Path(folder) / name)
         tree.complete(configuration)
         self._complete.add(configuration.hash)
 
 
-def frame(curves: Sequence[Curves], costs: Sequence[Sequence[tracking_points.Point]]) -> pd.DataFrame:
-    """All points of all seeds of these stacks: the columns seed, metric, step, value."""
+def frame(curves: Sequence[Curves], finals: Sequence[Sequence[Sequence[tracking_points.Point]]]) -> pd.DataFrame:
+    """All points of all seeds of these stacks: the columns seed, metric, step, value. `finals`: by stack, by seed."""
     rows = [
         (seed, point.metric, point.step, point.value)
-        for part, cost in zip(curves, costs, strict=True)
-        for row, seed in enumerate(part.seeds)
-        for point in [*tracking_points.seed_points(part, row), *cost]
+        for part, of_seeds in zip(curves, finals, strict=True)
+        for row, (seed, final) in enumerate(zip(part.seeds, of_seeds, strict=True))
+        for point in [*tracking_points.seed_points(part, row), *final]
     ]
-    return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def test_frame(curves: Sequence[Curves]) -> pd.DataFrame:
+    """The test errors of all seeds of these stacks, in the columns of `frame`; steps are tasks.
+
+    They are in a file of their own and are no metric: nobody is to choose by them.
+    """
+    rows = [
+        (seed, "test_error", task, float(value))
+        for part in curves
+        if "test_error" in part.evaluations
+        for seed, by_task in zip(part.seeds, metrics.held_out(part, "test_error"), strict=True)
+        for task, value in enumerate(by_task)
+        if math.isfinite(value)
+    ]
+    return pd.DataFrame(rows, columns=_COLUMNS)

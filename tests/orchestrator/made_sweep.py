@@ -76,20 +76,24 @@ def curves_of(trial: Trial, batches: int = BATCHES, level: float = 0.5) -> Curve
     falling = level * (0.4 + 0.6 * np.exp(-np.arange(tasks) / 3))
     distance = rng.standard_normal((seeds, batches))
     distance[:, 0] = math.nan  # a diagnostic that there is none of yet
+    online = rng.integers(0, 11, (seeds, batches)) / 10
+    online_loss = rng.random((seeds, batches))
+    error = np.clip(falling + 0.04 * rng.standard_normal((seeds, tasks)), 0, 1).T.ravel()
     return Curves(
         list(trial.seeds),
         0,
         {
-            "online_error": rng.integers(0, 11, (seeds, batches)) / 10,
-            "online_loss": rng.random((seeds, batches)),
+            "online_error": online,
+            "online_loss": online_loss,
             "distance": distance,
         },
         {
             "seed": np.tile(np.arange(seeds), tasks),
             "task": np.repeat(np.arange(tasks), seeds),
             "batch": np.repeat(np.arange(1, tasks + 1) * BATCHES_PER_TASK - 1, seeds),
-            "error": np.clip(falling + 0.04 * rng.standard_normal((seeds, tasks)), 0, 1).T.ravel(),
+            "error": error,
             "loss": rng.random(seeds * tasks),
+            "test_error": np.minimum(1, error + 0.03),
         },
         {
             "batches": ends,

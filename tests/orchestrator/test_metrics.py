@@ -47,9 +47,34 @@ def test_cumulative_error_is_the_mean_so_far_and_stays_lost_once_it_is():
 def test_adaptation_is_over_the_tasks_that_are_long_enough():
     curves = two_seeds()
     expected = [[(1.0 + 0.2) / 2, (0.8 + 0.0) / 2, 0.6, 0.4], [(0.5 + 0.1) / 2, (0.5 + 0.1) / 2, 0.5, 0.1]]
-    np.testing.assert_allclose(metrics.adaptation(curves, [0, 4]), expected)
-    curves.by_batch["online_error"][1, 4:] = NAN  # it diverged there
-    np.testing.assert_allclose(metrics.adaptation(curves, [0, 4])[1], [NAN, NAN, 0.5, 0.1])
+    online, ends = curves.by_batch["online_error"], np.array([3, 5])
+    np.testing.assert_allclose([metrics.adaptation(one, ends) for one in online], expected)
+    np.testing.assert_allclose(metrics.adaptation(online[0], np.array([3])), online[0, :4], err_msg="an open task")
+    online[1, 4:] = NAN  # it diverged there
+    np.testing.assert_allclose(metrics.adaptation(online[1], ends), [NAN, NAN, 0.5, 0.1])
+    assert metrics.adaptation(online[0], np.array([])).shape == (0,)
+    np.testing.assert_allclose(metrics.adaptation(online[0], np.array([3, 3, 5]))[:2], expected[0][:2])
+
+
+def test_points_to_is_the_first_place_or_none():
+    curve, points = np.array([0.9, 0.4, 0.5, 0.1]), np.array([0, 10, 20, 30])
+    assert metrics.points_to(0.4, points, curve) == 10
+    assert metrics.points_to(0.3, points, curve) == 30
+    assert metrics.points_to(0.05, points, curve) == math.inf
+    assert math.isnan(metrics.points_to(0.4, points, np.array([0.9, 0.4, NAN, 0.1])))
+    assert math.isnan(metrics.points_to(0.4, points[:0], curve[:0]))
+
+
+def test_what_an_older_version_did_not_measure_is_nan():
+    curves = two_seeds()
+    later = curves.since(3)
+    later.evaluations["test_error"] = np.array([0.5, 0.6, 0.7])
+    earlier = Curves([7, 9], 0, {"online_error": curves.by_batch["online_error"][:, :3]})
+    earlier.evaluations = {name: column[:2] for name, column in curves.evaluations.items()}
+    earlier.extend(later)
+    np.testing.assert_array_equal(metrics.held_out(earlier, "test_error"), [[NAN, 0.5, 0.6], [NAN, 0.7, NAN]])
+    np.testing.assert_array_equal(metrics.held_out(earlier), metrics.held_out(curves))
+    assert earlier.evaluations["task"].dtype == np.int64
 
 
 def test_intervals_against_tables_of_the_t_distribution():

@@ -70,7 +70,7 @@ def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
     while not run.finished:
         run.advance(3)
     names = [name for name, _ in learner.calls]
-    batch, over = ["predict", "update"], ["predict", "end_task"]
+    batch, over = ["predict", "update"], ["predict", "predict", "end_task"]  # validation, test
     # Tasks of 25 in batches of 10: the first ends inside batch 3, the second with batch 5, the third with the short one.
     assert names == ["begin_task", *batch * 3, *over, "begin_task", *batch * 2, *over, "begin_task", *batch * 3, *over]
 
@@ -106,16 +106,14 @@ def test_errors_are_what_they_say(store: TaskStore) -> None:
     np.testing.assert_allclose(run.curves.by_batch["online_loss"][0, 0], loss.mean(), atol=1e-6)
 
 
-def test_the_test_split_is_looked_at_only_when_asked(store: TaskStore) -> None:
-    learner = Recorder(store, SEEDS, boundaries=False)
-    source = StoreSource(store, SEEDS, Sequential())
-    asked: list[str] = []
-    original = source.held_out
-    source.held_out = lambda tasks, split: (asked.append(split), original(tasks, split))[1]  # type: ignore[method-assign]
-    protocol.OnlineProtocol(learner, source).advance(100)
-    assert asked == ["validation"] * 3
-    protocol.OnlineProtocol(learner, source, split="test").advance(100)
-    assert asked[3:] == ["test"] * 3
+def test_the_test_set_is_measured_beside_the_validation_set(store: TaskStore) -> None:
+    _, run = recorded(store, boundaries=False)
+    run.advance(100)
+    streams = [Stream(store, seed) for seed in SEEDS]
+    for split, column in (("validation", "error"), ("test", "test_error")):
+        expected = [[(stream.held_out(task, split).labels != 3).mean() for task in range(3)] for stream in streams]
+        np.testing.assert_allclose(metrics.held_out(run.curves, column), expected, atol=1e-12)
+    assert (run.curves.evaluations["error"] != run.curves.evaluations["test_error"]).any()
 
 
 def test_a_diverged_seed_is_marked_and_the_others_go_on(store: TaskStore) -> None:

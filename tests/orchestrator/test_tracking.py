@@ -88,8 +88,11 @@ def assert_seed_runs_hold(uri, sweep, trial, experiment="experiment"):
         gradients = whole.chunks["gradient_evaluations"].sum() / (whole.batches * 10)
         assert points["gradient_evaluations_per_datapoint"] == {0: (gradients, times[-1])}
         assert points["seconds"] == {0: (whole.chunks["seconds"].sum(), times[-1])}
+        within = whole.by_batch["online_error"][row].reshape(len(batches), -1).mean(axis=0)
+        assert points["adaptation"] == {10 * k: (pytest.approx(v), times[-1]) for k, v in enumerate(within)}
         assert set(points) == {
-            *whole.by_batch, "validation_error", "cumulative_error", "gradient_evaluations_per_datapoint", "seconds"
+            *whole.by_batch, "validation_error", "cumulative_error", "adaptation", "gradient_evaluations_per_datapoint",
+            "seconds",
         }  # fmt: skip
 
 
@@ -311,6 +314,11 @@ def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
         flat = {(name, step): value for name, steps in points.items() for step, (value, _) in steps.items()}
         mine = frame[frame.seed == seed]
         assert dict(zip(zip(mine.metric, mine.step, strict=True), mine.value, strict=True)) == flat
+        assert "test_error" not in points, "nobody is to choose by it"
+    held_back = pd.read_parquet(seen.client.download_artifacts(run.info.run_id, "test_error.parquet"))
+    expected = sweep.whole[trial.key].evaluations["test_error"].reshape(-1, len(trial.seeds))
+    assert held_back.pivot(index="step", columns="seed", values="value").to_numpy().tolist() == expected.tolist()
+    assert set(held_back.metric) == {"test_error"}
 
 
 def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
@@ -345,6 +353,7 @@ def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
     assert points["objective"] == {0: (pytest.approx(0.225), end)}
     assert points["objective_low"] == {0: (pytest.approx(0.225 - 0.025 * t), end)}
     assert points["seconds"] == {0: (1.0, end)}
+    assert points["adaptation"] == {10 * k: (pytest.approx(0.4), end) for k in range(10)}
     assert points["gradient_evaluations_per_datapoint"] == {0: (3.0, end)}
     assert {step: time for step, (_, time) in points["validation_error"].items()} == {
         0: made.START_MS + 1_000, 1: made.START_MS + 1_000, 2: end, 3: end
@@ -356,7 +365,8 @@ def test_one_seed_has_no_interval(tmp_path, tracking_uri):
     made.write_all(made.make_sweep(tmp_path / "results", "sweep", trial), tracking_uri)
     run = Seen(tracking_uri).one("configuration")
     assert set(run.data.metrics) == {
-        "validation_error", "cumulative_error", "online_error", "objective", "seconds", "gradient_evaluations_per_datapoint"
+        "validation_error", "cumulative_error", "online_error", "adaptation", "objective", "seconds",
+        "gradient_evaluations_per_datapoint",
     }  # fmt: skip
 
 
