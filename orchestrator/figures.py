@@ -1,21 +1,23 @@
-"""The report's figure: learning curves with intervals, to be read in print and by the colour-blind."""
+"""The report's charts on paper: to be read in print and by the colour-blind."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orchestrator.charts import Chart, Panel, Series
+
 # Okabe and Ito's palette without its yellow, which a white page swallows.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+GREY = "#9A9A9A"
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (1, 1)), (0, (7, 1.5, 1, 1.2, 1, 1.2)))
 _MARKERS = "os^DvPX<>"
-_REST = "#9A9A9A"
-_PANELS = (("cumulative_error", "Cumulative error"), ("validation_error", "Error on the task just learned"))
+_COLUMNS = 3
 _STYLE = {
     "font.size": 8,
     "axes.titlesize": 9,
@@ -29,78 +31,110 @@ _STYLE = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """One configuration: for each metric its mean, low and high [T]; low and high are NaN where there is no interval.
-    ``in_front``: drawn in colour and named; the others are thin and grey."""
-
-    label: str
-    curves: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
-    in_front: bool = True
-
-
-def learning_curves(lines: Sequence[Line], title: str, paths: Sequence[Path]) -> None:
-    """Draw `cumulative_error` and `validation_error` against the tasks seen, and save it under each path."""
+def draw(chart: Chart, paths: Sequence[Path], dpi: int = 300) -> None:
+    """Draw a chart, and save it under each path."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
-        front = [line for line in lines if line.in_front]
-        columns = _columns([line.label for line in front])
-        rows = -(-len(front) // columns) if front else 0
-        figure = Figure(figsize=(7.2, 3.1 + 0.17 * rows), layout="constrained")
-        panels = figure.subplots(1, len(_PANELS), squeeze=False)[0]
-        for axes, (metric, name) in zip(panels, _PANELS, strict=True):
-            _panel(axes, metric, name, lines)
-        figure.suptitle(textwrap.fill(title, 110), fontsize=9)
-        handles, labels = panels[0].get_legend_handles_labels()
+        columns = min(_COLUMNS, len(chart.panels))
+        rows = -(-len(chart.panels) // columns)
+        front = {
+            series.label
+            for panel in chart.panels
+            for series in panel.series
+            if series.label and series.style is not None
+        }
+        legend_columns = _legend_columns(sorted(front))
+        legend_rows = -(-len(front) // legend_columns) if front else 0
+        width = 7.2 if columns > 1 else 4.6
+        figure = Figure(
+            figsize=(width, 0.5 + (2.6 if columns < 3 else 2.3) * rows + 0.17 * legend_rows), layout="constrained"
+        )
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes in grid[len(chart.panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(grid, chart.panels, strict=False):
+            _panel(axes, panel, chart.empty)
+        figure.suptitle(textwrap.fill(chart.title, 110 if columns > 1 else 70), fontsize=9)
+        handles = {
+            label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
         if handles:
-            labels = [textwrap.fill(label, 100) for label in labels]
-            figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.4)
+            labels = [textwrap.fill(label, 100 if columns > 1 else 60) for label in handles]
+            where = "outside lower center"
+            figure.legend(list(handles.values()), labels, loc=where, ncols=legend_columns, handlelength=3.4)
         for path in paths:
-            figure.savefig(path, dpi=300, metadata={"Date": None} if path.suffix == ".svg" else None)
+            figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _columns(labels: Sequence[str]) -> int:
+def _legend_columns(labels: Sequence[str]) -> int:
     """As many columns of the legend as fit the figure's width of about 120 characters, and as full as can be."""
     fitting = max(1, min(4, len(labels), 120 // (max(map(len, labels), default=1) + 10)))
     rows = -(-len(labels) // fitting)
     return -(-len(labels) // rows) if rows else 1
 
 
-def _panel(axes: Any, metric: str, name: str, lines: Sequence[Line]) -> None:
-    axes.set_title(name)
-    axes.set_xlabel("tasks seen")
-    axes.set_ylabel("share misclassified")
+def _panel(axes: Any, panel: Panel, empty: str) -> None:
+    axes.set_title(textwrap.fill(panel.title, 44))
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.5)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    drawn = [line for line in lines if line.in_front and metric in line.curves]
-    for line in lines:
-        if not line.in_front and metric in line.curves:
-            mean = line.curves[metric][0]
-            axes.plot(np.arange(1, len(mean) + 1), mean, color=_REST, linewidth=0.6, alpha=0.7, zorder=1)
-    for index, line in enumerate(drawn):
-        mean, low, high = line.curves[metric]
-        seen = np.arange(1, len(mean) + 1)
-        colour = _COLOURS[index % len(_COLOURS)]
-        axes.fill_between(seen, low, high, color=colour, alpha=0.14, linewidth=0, zorder=2)
-        every = max(1, len(seen) // 8)
-        axes.plot(
-            seen,
-            mean,
-            label=line.label,
-            color=colour,
-            linestyle=_LINES[index % len(_LINES)],
-            marker=_MARKERS[index % len(_MARKERS)],
-            markevery=(index * every // max(1, len(drawn)), every),  # side by side, not on top of each other
-            markersize=4,
-            markerfacecolor="white",
-            linewidth=1.3,
-            zorder=3,
-        )
-    highest = [np.nanmax(line.curves[metric][0]) for line in lines if metric in line.curves]
+    if panel.log_x:
+        _logarithmic(axes)
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=all(_whole(series.x) for series in panel.series))
+    if panel.ticks:
+        axes.set_xticks([x for x, _ in panel.ticks], [text for _, text in panel.ticks])
+        axes.xaxis.minorticks_off()
+    lines = sum(series.style is not None and series.kind == "line" for series in panel.series)
+    for index, series in enumerate(panel.series):
+        _series(axes, series, index, max(1, lines))
+    highest = [float(np.nanmax(series.y)) for series in panel.series if np.isfinite(series.y).any()]
     if highest:
         # The means decide: the interval of two seeds is 13 standard errors wide and would leave nothing to see.
-        axes.set_ylim(0, max(0.02, min(1.0, 1.12 * max(highest))))
+        axes.set_ylim(0, max(0.02, min(1.02, 1.12 * max(highest))))
     else:
-        axes.text(0.5, 0.5, "no task is over yet", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, empty, ha="center", va="center", transform=axes.transAxes)
+
+
+def _series(axes: Any, series: Series, index: int, lines: int) -> None:
+    if series.style is None:
+        mark = {"marker": "o", "linestyle": "none", "markersize": 3} if series.kind == "points" else {"linewidth": 0.6}
+        axes.plot(series.x, series.y, color=GREY, alpha=0.7, zorder=1, **mark)
+        return
+    colour = COLOURS[series.style % len(COLOURS)]
+    look = {
+        "color": colour,
+        "marker": _MARKERS[series.style % len(_MARKERS)],
+        "markersize": 4,
+        "markerfacecolor": "white",
+        "zorder": 3,
+    }
+    if series.kind == "line":
+        alpha = 0.14 if lines <= 4 else 0.07  # many bands on top of each other are one dark one
+        axes.fill_between(series.x, series.low, series.high, color=colour, alpha=alpha, linewidth=0, zorder=2)
+        every = max(1, len(series.x) // 8)
+        look["markevery"] = (
+            index * every // lines % max(1, len(series.x)),
+            every,
+        )  # side by side, not one on the other
+    else:
+        half = np.abs(np.nan_to_num(np.stack([series.y - series.low, series.high - series.y])))
+        axes.errorbar(series.x, series.y, yerr=half, fmt="none", ecolor=colour, elinewidth=0.9, alpha=0.5, zorder=2)
+    style = "none" if series.kind == "points" else _LINES[series.style % len(_LINES)]
+    axes.plot(series.x, series.y, label=series.label or None, linestyle=style, linewidth=1.3, **look)
+
+
+def _logarithmic(axes: Any) -> None:
+    """Ticks at 1, 2, 5, 10, …: as plain numbers, since powers would need the mathematical text that is off here."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _whole(x: np.ndarray) -> bool:
+    return all(math.isfinite(value) and value == int(value) for value in x)

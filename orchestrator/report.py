@@ -1,34 +1,36 @@
-"""What a sweep came to, as a figure and tables: `python -m orchestrator.report [NAME]`.
+"""What a sweep came to, as figures, tables and a page: `python -m orchestrator.report [NAME]`.
 
-Every number is over seeds, with its 95 % t-interval. A configuration with a seed that diverged or is missing is shown
-as such, and is not the best one.
+Made from what MLflow holds, also while the sweep runs. Every number is over seeds, with its 95 % t-interval. A
+configuration with a seed that diverged or is missing is shown as such, and is not the best one.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from orchestrator import figures, metrics, results
+from orchestrator import charts, comparison, figures, results, tables
+from orchestrator.comparison import Row
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.metrics import Interval
-from orchestrator.results import ConfigurationRuns, SweepRuns
+from orchestrator.results import SweepRuns
 from orchestrator.tracking_database import DEFAULT_URI, first_line
-from orchestrator.tracking_points import BY_TASK
 
-_ALL_IN_COLOUR = 8
+THRESHOLDS = (0.3, 0.2, 0.1)
+_NOTE = "mlflow.note.content"
+_NOTE_LENGTH = 4_500
+"""Of a tag, MLflow's database keeps 5,000 to 8,000 characters, by its version."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """``paths``: the files. ``table``: `summary_table`. ``summary``: one row per configuration, the best first.
+    """``paths``: the files. ``table``: the table as text. ``summary``: one row per configuration, the best first.
     ``best``: its label, None if none has all its seeds. ``problems``: one line each."""
 
     paths: tuple[Path, ...]
@@ -38,194 +40,122 @@ class Report:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Row:
-    """A configuration's results. ``lost``: seed → what became of it, of those that are not in the means."""
+def write_report(
+    name: str | None,
+    uri: str,
+    out: Path,
+    experiment: str | None = None,
+    test: bool = False,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> Report:
+    """Write the report into `out`, and keep it with the sweep's run, whose description becomes the table.
 
-    of: ConfigurationRuns
-    objective: Interval
-    final_error: Interval
-    lost: dict[int, str] = field(default_factory=dict)
+    The files: `report.html`; each chart as .png and .svg; `curves` and `summary` as .csv and .parquet; `summary.tex`.
 
-    @property
-    def usable(self) -> bool:
-        """Whether this may be the best one: all its seeds are at the end, and none diverged."""
-        return self.of.complete and not self.lost and self.objective.n > 0
-
-
-def write_report(name: str | None, uri: str, out: Path, experiment: str | None = None) -> Report:
-    """Write learning_curves.png and .svg, curves.csv and summary.csv into `out`, and keep them with the sweep's run.
+    Args:
+        name: the sweep; the newest if None.
+        uri: where it was tracked.
+        out: a folder, made if it is not there.
+        experiment: look in this experiment only.
+        test: show the test errors, too. That is for the end: they are not to be chosen by.
+        thresholds: the errors that `points_to` is asked for.
 
     Raises:
         SweepNotFound, TrackingError: one line.
-        OrchestratorError: `out` cannot be written.
+        OrchestratorError: `out` cannot be written; or there are no test errors.
     """
     sweep = results.find_sweep(name, uri, experiment)
-    curves = results.curves_of(sweep)
-    rows = _rows(sweep, curves)
-    summary = _summary(sweep, rows)
-    paths = tuple(out / file for file in ("learning_curves.png", "learning_curves.svg", "curves.csv", "summary.csv"))
+    curves = results.with_adaptation(sweep, results.curves_of(sweep))
+    test_errors = _test_errors(sweep) if test else None
+    rows = comparison.compare(sweep, curves, thresholds, test_errors)
+    if test_errors is not None:
+        curves = pd.concat([curves, test_errors], ignore_index=True)
+    summary = comparison.summary(sweep, rows)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        figures.learning_curves(_lines(rows, curves), _title(sweep, rows), paths[:2])
-        curves.to_csv(paths[2], index=False)
-        summary.to_csv(paths[3], index=False)
+        paths = [path for path, write in _files(sweep, rows, curves, summary, out) if _written(path, write)]
     except OSError as error:
         raise OrchestratorError(fault(str(out), "", f"must be a folder that can be written ({error})")) from error
     problems = []
     try:
         for path in paths:
             sweep.client.log_artifact(sweep.run_id, str(path), "report")
+        sweep.client.set_tag(sweep.run_id, _NOTE, _description(sweep, rows))
     except Exception as error:  # the files are there: what is missing is a copy
         problems.append(fault("report", "", f"could not be kept with the sweep's run in {uri}", first_line(error)))
     best = next((row.of.label for row in rows if row.usable), None)
-    return Report(paths, summary_table(rows, sweep.objective), summary, best, tuple(problems))
+    return Report(tuple(paths), tables.text(rows, sweep.objective), summary, best, tuple(problems))
 
 
-def summary_table(rows: Sequence[Row], objective: str = "cumulative_error") -> str:
-    """The table that ends a sweep: aligned text, the best configuration first."""
-    head = (
-        "learner",
-        "hyper-parameters",
-        objective.replace("_", " "),
-        "final error",
-        "gradients/datapoint",
-        "seconds",
-        "boundaries",
-        "notes",
-    )
-    cells = [
-        (
-            row.of.learner,
-            row.of.label.removeprefix(row.of.learner).strip() or "–",
-            str(row.objective) if row.objective.n else "–",
-            _mean(row.final_error.mean),
-            _mean(row.of.metrics.get("gradient_evaluations_per_datapoint"), 1),
-            _mean(row.of.metrics.get("seconds"), 1),
-            "yes" if row.of.needs_boundaries else "no",
-            _notes(row),
+_Files = list[tuple[Path, Callable[[Path], Any]]]
+
+
+def _files(sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary: pd.DataFrame, out: Path) -> _Files:
+    """Each file, and what writes it."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    from orchestrator.page import page
+
+    drawn = charts.all_charts(sweep, rows, curves)
+    latex = tables.latex(rows, sweep.objective)
+    files: _Files = [
+        (out / "report.html", lambda path: path.write_text(page(sweep, rows, drawn), encoding="utf-8")),
+        (out / "summary.tex", lambda path: path.write_text(latex, encoding="utf-8")),
+    ]
+    for chart in drawn:
+        for ending in ("png", "svg"):
+            files.append((out / f"{chart.name}.{ending}", partial(_draw, chart)))
+    for name, table in (("curves", curves), ("summary", summary)):
+        plain = pa.Table.from_pandas(_mixed_as_text(table), preserve_index=False)
+        # pyarrow writes millions of points in a tenth of the time that pandas takes.
+        files.append((out / f"{name}.csv", partial(csv.write_csv, plain)))
+        files.append((out / f"{name}.parquet", partial(parquet.write_table, plain)))
+    return files
+
+
+def _draw(chart: charts.Chart, path: Path) -> None:
+    figures.draw(chart, [path])
+
+
+def _written(path: Path, write: Callable[[Path], Any]) -> bool:
+    """Write under another name first: who looks at a report while it is made anew sees the old one."""
+    temporary = path.with_name(f".new.{path.name}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _mixed_as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """A column of values of several types (an option that is a number here and a word there) as text."""
+    mixed = {
+        name: column.map(lambda value: None if value is None else str(value))
+        for name, column in table.items()
+        if column.dtype == object and len({type(value) for value in column.dropna().unique()}) > 1
+    }
+    return table.assign(**mixed)  # type: ignore[arg-type]
+
+
+def _test_errors(sweep: SweepRuns) -> pd.DataFrame:
+    errors = results.test_errors_of(sweep)
+    if errors.empty:
+        rule = "no configuration has test errors: they are there once one is complete"
+        raise OrchestratorError(
+            fault("--test", "", rule, sweep.name, "a sweep of an older version has none: run it again with --rerun")
         )
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    right = {"final error", "gradients/datapoint", "seconds"}
-    lines = [
-        "  ".join(
-            f"{cell:>{width}}" if name in right else f"{cell:{width}}"
-            for name, cell, width in zip(head, line, widths, strict=True)
-        ).rstrip()
-        for line in (head, *cells)
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(lines)
+    return errors
 
 
-def _rows(sweep: SweepRuns, curves: pd.DataFrame) -> list[Row]:
-    """One for each configuration: usable ones first, then by objective."""
-    rows = [_row(of, sweep.objective, curves[curves.configuration == of.hash]) for of in sweep.configurations]
-    sign = -1 if sweep.mode == "max" else 1
-    return sorted(rows, key=lambda row: (not row.usable, row.objective.n == 0, sign * row.objective.mean))
-
-
-def _row(of: ConfigurationRuns, objective: str, curves: pd.DataFrame) -> Row:
-    lost = {}
-    for seed in of.planned:
-        run = next((run for run in of.seeds if run.seed == seed), None)
-        if run is None:
-            lost[seed] = "missing"
-        elif run.diverged_at is not None:
-            lost[seed] = f"diverged at batch {run.diverged_at}"
-        elif run.status != "FINISHED":
-            lost[seed] = {"FAILED": "failed", "KILLED": "interrupted"}.get(run.status, "unfinished")
-    whole = curves[~curves.seed.isin(list(lost))]
-    last = whole.sort_values("step").groupby(["metric", "seed"]).value.last()
-    final = _of_metric(last, "validation_error")
-    if objective in BY_TASK:
-        values = _of_metric(last, objective)
-    else:
-        values = whole[whole.metric == objective].groupby("seed").value.mean().to_numpy()
-    return Row(of, metrics.interval(values), metrics.interval(final), lost)
-
-
-def _of_metric(last: pd.Series[float], metric: str) -> np.ndarray:
-    return last[last.index.get_level_values("metric") == metric].to_numpy()
-
-
-def _summary(sweep: SweepRuns, rows: Sequence[Row]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "configuration": row.of.hash,
-                "label": row.of.label,
-                "learner": row.of.learner,
-                "options": json.dumps(row.of.parameters, sort_keys=True, ensure_ascii=False),
-                "objective": sweep.objective,
-                "objective_mean": row.objective.mean,
-                "objective_low": row.objective.low,
-                "objective_high": row.objective.high,
-                "n": row.objective.n,
-                "final_error_mean": row.final_error.mean,
-                "final_error_low": row.final_error.low,
-                "final_error_high": row.final_error.high,
-                "gradient_evaluations_per_datapoint": row.of.metrics.get("gradient_evaluations_per_datapoint"),
-                "seconds": row.of.metrics.get("seconds"),
-                "needs_boundaries": row.of.needs_boundaries,
-                "seeds": ",".join(map(str, row.of.planned)),
-                "diverged_seeds": ",".join(str(s) for s, what in row.lost.items() if what.startswith("diverged")),
-                "missing_seeds": ",".join(str(s) for s, what in row.lost.items() if not what.startswith("diverged")),
-                "usable": row.usable,
-            }
-            for row in rows
-        ]
+def _description(sweep: SweepRuns, rows: Sequence[Row]) -> str:
+    """The parent run's description in MLflow."""
+    complete = sum(row.of.complete for row in rows)
+    head = (
+        f"{complete} of {len(rows)} configurations complete. Curves and figures: `report/report.html` in the artifacts."
     )
-
-
-def _lines(rows: Sequence[Row], curves: pd.DataFrame) -> list[figures.Line]:
-    """Every configuration's line; of many, the best of each learner in colour."""
-    best_of = {row.of.learner: row.of.hash for row in reversed(rows)}
-    few = len(rows) <= _ALL_IN_COLOUR
-    alike = len({row.of.planned for row in rows}) <= 1
-    lines = []
-    for row in rows:
-        mine = curves[curves.configuration == row.of.hash]
-        drawn = {}
-        for metric in BY_TASK:
-            table = mine[mine.metric == metric].pivot(index="seed", columns="step", values="value")
-            if table.size:
-                by_task = table.reindex(columns=range(int(table.columns.max()) + 1)).to_numpy()
-                mean, low, high = metrics.interval_curve(by_task)
-                # Where a seed is lost the line goes on, as its label says; the interval of the others would mislead.
-                whole = np.isfinite(by_task).all(axis=0) & (len(by_task) == len(row.of.planned))
-                drawn[metric] = (mean, np.where(whole, low, np.nan), np.where(whole, high, np.nan))
-        label = row.of.label if alike else f"{row.of.label}, n={len(row.of.planned)}"
-        if row.lost:
-            label += f" ({_notes(row)})"
-        lines.append(figures.Line(label, drawn, few or best_of[row.of.learner] == row.of.hash))
-    return lines
-
-
-def _title(sweep: SweepRuns, rows: Sequence[Row]) -> str:
-    counts = {len(row.of.planned) for row in rows}
-    if counts == {1}:
-        over = "one seed each"
-    else:
-        over = f"mean and 95 % interval over {f'{counts.pop()} seeds' if len(counts) == 1 else 'seeds'}"
-    hidden = "" if len(rows) <= _ALL_IN_COLOUR else f"; {len(rows)} configurations, the best of each learner in colour"
-    return f"{sweep.name}: {over}{hidden}"
-
-
-def _notes(row: Row) -> str:
-    """What became of the seeds that are lost, those with the same fate together."""
-    fates: dict[str, list[int]] = {}
-    for seed, what in row.lost.items():
-        fates.setdefault(what, []).append(seed)
-    return ", ".join(
-        f"{'seed' if len(seeds) == 1 else 'seeds'} {' '.join(map(str, seeds))} {what}" for what, seeds in fates.items()
-    )
-
-
-def _mean(value: float | None, digits: int = 4) -> str:
-    return "–" if value is None or not np.isfinite(value) else f"{value:.{digits}f}"
+    return f"{head}\n\n{tables.markdown(rows, sweep.objective, _NOTE_LENGTH - len(head))}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -237,12 +167,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tracking-uri", default=DEFAULT_URI, metavar="URI", help=f"default: {DEFAULT_URI}")
     parser.add_argument("--experiment", help="look in this experiment only")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: reports/NAME")
+    parser.add_argument("--test", action="store_true", help="show the test errors, too: once all is chosen")
+    parser.add_argument(
+        "--points-to",
+        type=float,
+        nargs="+",
+        default=THRESHOLDS,
+        metavar="E",
+        help=f"errors whose points_to is in the report; default: {' '.join(map(str, THRESHOLDS))}",
+    )
     arguments = parser.parse_args(argv)
     uri, experiment = arguments.tracking_uri, arguments.experiment
+    wrong = [error for error in arguments.points_to if not 0 <= error < 1]
+    if wrong:
+        print(fault("--points-to", "", "must be errors from 0 to below 1", wrong), file=sys.stderr)
+        return OrchestratorError.exit_code
     try:
         name = arguments.name or results.find_sweep(None, uri, experiment).name
         out = arguments.out or sweep_folder("reports", name)
-        report = write_report(name, uri, out, experiment)
+        report = write_report(name, uri, out, experiment, arguments.test, arguments.points_to)
     except OrchestratorError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -5,16 +5,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from orchestrator import metrics
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.run_names import from_text, sweep_key, unlisted
 from orchestrator.run_tree import PARENT, search
 from orchestrator.tracking_database import DEFAULT_URI, open_existing
-from orchestrator.tracking_projection import CURVES_FILE
+from orchestrator.tracking_points import ADAPTATION
+from orchestrator.tracking_projection import CURVES_FILE, TEST_FILE
 
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
 _AT_ONCE = 8
@@ -57,7 +60,7 @@ class ConfigurationRuns:
 
 @dataclass(frozen=True)
 class SweepRuns:
-    """A sweep as MLflow has it, its configurations in the order of their runs."""
+    """A sweep as MLflow has it, its configurations in the order of their runs. ``tags``: those of its own run."""
 
     client: Any
     run_id: str
@@ -65,6 +68,8 @@ class SweepRuns:
     objective: str
     mode: str
     configurations: tuple[ConfigurationRuns, ...]
+    status: str = "FINISHED"
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> pd.DataFrame:
@@ -104,6 +109,8 @@ def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: st
         tags.get("foml.objective", "cumulative_error"),
         tags.get("foml.mode", "min"),
         tuple(_configurations(client, parent)),
+        parent.info.status,
+        dict(tags),
     )
 
 
@@ -120,6 +127,60 @@ def curves_of(sweep: SweepRuns) -> pd.DataFrame:
     columns = [*COLUMNS, *varying.values()]
     frames = [frame for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+
+def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:
+    """The test error after each task of every complete configuration: configuration, label, learner, seed, metric,
+    step, value. A configuration that has none (it is not complete, or an older version ran it) is left out.
+    """
+    frames = []
+    for of in sweep.configurations:
+        points = _table(sweep.client, of, TEST_FILE) if of.complete else None
+        if points is not None and len(points):
+            frames.append(points.assign(configuration=of.hash, label=of.label, learner=of.learner)[list(COLUMNS)])
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
+
+
+def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
+    """The curves, and `adaptation` of the seeds that have none yet: it is written at the end of a stream.
+
+    Where it can be known: on a sequential stream of equally long tasks, once a configuration of the sweep is complete.
+    Of a seed that is under way it is over the tasks so far; one that diverged has none.
+    """
+    length = _task_length(sweep, curves)
+    if length is None:
+        return curves
+    has = set(curves[curves.metric == ADAPTATION].groupby(["configuration", "seed"]).groups)
+    frames = [curves]
+    for of in sweep.configurations:
+        mine = curves[(curves.configuration == of.hash) & (curves.metric == "online_error")]
+        for run in of.seeds:
+            if (of.hash, run.seed) in has or run.diverged_at is not None:
+                continue
+            online = mine[mine.seed == run.seed].sort_values("step")
+            tasks = len(online) // length
+            if not tasks:
+                continue
+            curve = metrics.adaptation(online.value.to_numpy(), length * np.arange(1, tasks + 1) - 1)
+            made = online.iloc[: len(curve)].copy()
+            made["metric"], made["value"] = ADAPTATION, curve
+            made["step"] = np.arange(len(curve)) * int(of.parameters["batch_size"])
+            frames.append(made)
+    return pd.concat(frames, ignore_index=True) if len(frames) > 1 else curves
+
+
+def _task_length(sweep: SweepRuns, curves: pd.DataFrame) -> int | None:
+    """Batches per task, if that is the same for all."""
+    lengths = set()
+    for of in sweep.configurations:
+        if of.complete and of.parameters.get("stream.schedule.name") == "sequential":
+            steps = curves[curves.configuration == of.hash].groupby("metric").step.max()
+            if "online_error" in steps and "validation_error" in steps:
+                lengths.add(divmod(int(steps["online_error"]) + 1, int(steps["validation_error"]) + 1))
+    if len(lengths) != 1:
+        return None
+    ((length, rest),) = lengths
+    return length if rest == 0 else None
 
 
 def _experiments(client: Any) -> Iterable[Any]:
@@ -178,14 +239,8 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
 def _points(client: Any, of: ConfigurationRuns) -> pd.DataFrame:
     """The points of a configuration's seeds: from the table that a complete one has, which spares MLflow a request for
     every curve; else from its histories."""
-    from mlflow.exceptions import MlflowException
-
-    if of.complete:
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                return pd.read_parquet(client.download_artifacts(of.run_id, CURVES_FILE, folder))
-        except (MlflowException, OSError):
-            pass  # the artifacts are out of reach from here: the histories say the same
+    if of.complete and (table := _table(client, of, CURVES_FILE)) is not None:
+        return table
     rows = [
         (run.seed, name, point.step, point.value)
         for run in of.seeds
@@ -193,6 +248,17 @@ def _points(client: Any, of: ConfigurationRuns) -> pd.DataFrame:
         for point in client.get_metric_history(run.run_id, name)
     ]
     return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])
+
+
+def _table(client: Any, of: ConfigurationRuns, name: str) -> pd.DataFrame | None:
+    """A table that a configuration has as an artifact; None if there is none, or artifacts are out of reach."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return pd.read_parquet(client.download_artifacts(of.run_id, name, folder))
+    except (MlflowException, OSError):
+        return None
 
 
 def _varying(configurations: Sequence[ConfigurationRuns]) -> dict[str, str]:

@@ -1,0 +1,202 @@
+"""`report.html`: the tables, and the charts to zoom into and to switch series of on and off, in one file.
+
+It opens from disk without a network: Bokeh's script is in it.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from orchestrator import tables
+from orchestrator.charts import Chart, Panel, Series
+from orchestrator.comparison import Row
+from orchestrator.figures import COLOURS, GREY
+from orchestrator.results import SweepRuns
+
+_MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "x")
+_DASHES: tuple[Any, ...] = ("solid", [8, 3], [7, 3, 2, 3], [2, 2], [10, 3, 2, 3, 2, 3])
+_TOLD = (
+    "foml.git_commit",
+    "foml.git_dirty",
+    "foml.versions",
+    "foml.python",
+    "foml.platform",
+    "foml.store",
+    "foml.command",
+)
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 1.5rem auto; padding: 0 1rem }}
+h1 {{ font-size: 1.5rem }} h2 {{ font-size: 1.15rem; margin: 1.8rem 0 .4rem }}
+.scroll {{ overflow-x: auto }}
+table {{ border-collapse: collapse; font-size: 13px; white-space: nowrap; font-variant-numeric: tabular-nums }}
+th, td {{ padding: .25rem .7rem; text-align: left; border-bottom: 1px solid #ddd }}
+th {{ border-bottom: 2px solid #888 }}
+#series {{ position: sticky; top: 0; z-index: 9; background: #fff; padding: .5rem 0; border-bottom: 1px solid #ddd;
+  max-height: 25vh; overflow-y: auto }}
+#series label {{ display: inline-block; margin-right: 1rem; cursor: pointer }}
+#series i {{ display: inline-block; width: 1.1em; height: .7em; margin: 0 .3em }}
+.panels {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(360px, 1fr)); gap: 1rem }}
+.note {{ color: #555; font-size: 13px }}
+@media print {{ #series {{ position: static }} }}
+</style>
+{script}
+</head><body>
+<h1>{title}</h1>
+<p>{state}</p>
+<h2>Configurations</h2>
+<div class="scroll">{table}</div>
+<p class="note">Means over seeds ± the half-width of their 95 % t-interval. The difference to the best configuration is
+paired by seed; its p is of a two-sided paired t-test, corrected by Holm for all differences in the table. Seeds that
+diverged or are missing are named, and are in no mean.</p>
+{reached}
+<h2>Curves</h2>
+<div id="series">{toggles}</div>
+<p class="note">Drag a box to zoom, or take another tool beside the chart; the round arrow shows everything again.</p>
+{charts}
+<h2>Where it comes from</h2>
+<div class="scroll">{told}</div>
+{roots}
+<script>
+const owned = {owned};
+function show(place, on) {{
+  const models = (owned[place] || []).flatMap(id => Bokeh.documents.map(each => each.get_model_by_id(id)));
+  for (const model of models) if (model) model.visible = on;
+}}
+const boxes = [...document.querySelectorAll("#series input")];
+for (const box of boxes) box.addEventListener("change", () => show(box.value, box.checked));
+function showAll(on) {{ for (const box of boxes) {{ box.checked = on; show(box.value, on); }} }}
+</script>
+</body></html>
+"""
+
+
+def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart]) -> str:
+    """The whole file."""
+    from bokeh.embed import components
+    from bokeh.resources import Resources
+
+    owned: dict[int, list[str]] = {}
+    plots = {
+        f"{chart.name}-{index}": _plot(panel, chart, owned)
+        for chart in charts
+        for index, panel in enumerate(chart.panels)
+    }
+    script, places = components(plots)
+    divs = "\n".join(
+        f'<h2>{html.escape(chart.title)}</h2>\n<div class="panels" id="{chart.name}">'
+        + "".join(f"<div>{places[f'{chart.name}-{index}']}</div>" for index in range(len(chart.panels)))
+        + "</div>"
+        for chart in charts
+    )
+    colours = {series.owner: _colour(series) for series in _all_series(charts[:1])}
+    reached = tables.points_to(rows)
+    told = [("", ""), *((key.removeprefix("foml."), sweep.tags[key]) for key in _TOLD if key in sweep.tags)]
+    return _PAGE.format(
+        title=html.escape(sweep.name),
+        script=Resources(mode="inline", components=["bokeh"]).render(),  # of its five scripts the one needed
+        state=html.escape(_state(sweep, rows)),
+        table=tables.as_html(tables.cells(rows, sweep.objective)),
+        reached=_reached(reached) if len(reached[0]) > 1 else "",
+        toggles=_toggles(rows, colours),
+        charts=divs,
+        told=tables.as_html(told),
+        roots=script,
+        owned=json.dumps(owned),
+    )
+
+
+def _state(sweep: SweepRuns, rows: Sequence[Row]) -> str:
+    complete = sum(row.of.complete for row in rows)
+    running = {"RUNNING": "still running", "FINISHED": "finished", "FAILED": "ended, some failed"}
+    return (
+        f"{complete} of {len(rows)} configurations complete; the sweep is "
+        f"{running.get(sweep.status, 'interrupted')}. Objective: {sweep.objective.replace('_', ' ')}, lower is better."
+    )
+
+
+def _reached(table: Sequence[Sequence[str]]) -> str:
+    return (
+        f'<h2>How soon a task is learned</h2>\n<div class="scroll">{tables.as_html(table)}</div>\n'
+        '<p class="note">Points of a task learned before the online error, a mean over tasks, is at most this.</p>'
+    )
+
+
+def _toggles(rows: Sequence[Row], colours: dict[int | None, str]) -> str:
+    made = [
+        f'<label><input type="checkbox" checked value="{index}">'
+        f'<i style="background:{colours.get(index, GREY)}"></i>{html.escape(row.of.label)}</label>'
+        for index, row in enumerate(rows)
+    ]
+    return "\n".join(
+        [*made, '<button onclick="showAll(true)">all</button>', '<button onclick="showAll(false)">none</button>']
+    )
+
+
+def _all_series(charts: Sequence[Chart]) -> list[Series]:
+    return [series for chart in charts for panel in chart.panels for series in panel.series]
+
+
+def _colour(series: Series) -> str:
+    return GREY if series.style is None else COLOURS[series.style % len(COLOURS)]
+
+
+def _plot(panel: Panel, chart: Chart, owned: dict[int, list[str]]) -> Any:
+    from bokeh.models import HoverTool, Range1d
+    from bokeh.plotting import figure
+
+    highest = [float(np.nanmax(series.y)) for series in panel.series if np.isfinite(series.y).any()]
+    plot = figure(
+        title=panel.title if highest else f"{panel.title}: {chart.empty}",
+        x_axis_label=panel.x_label,
+        y_axis_label=panel.y_label,
+        x_axis_type="log" if panel.log_x else "linear",
+        y_range=Range1d(start=0, end=max(0.02, min(1.02, 1.12 * max(highest, default=1.0)))),
+        tools="box_zoom,wheel_zoom,pan,reset,save",
+        active_drag="box_zoom",
+        active_scroll=None,
+        height=380,
+        sizing_mode="stretch_width",
+    )
+    plot.toolbar.logo = None
+    named = []
+    for series in panel.series:
+        glyphs = _drawn(plot, series)
+        named.append(glyphs[-1])
+        if series.owner is not None:
+            owned.setdefault(series.owner, []).extend(glyph.id for glyph in glyphs)
+    values = "@y{0.0000} [@low{0.0000}, @high{0.0000}]"
+    tooltips = [("", "$name"), (panel.x_label, "@x{0.[0000]}"), (panel.y_label, values)]
+    plot.add_tools(HoverTool(tooltips=tooltips, renderers=named))
+    if panel.ticks:
+        plot.xaxis.ticker = [x for x, _ in panel.ticks]
+        plot.xaxis.major_label_overrides = dict(panel.ticks)
+    return plot
+
+
+def _drawn(plot: Any, series: Series) -> list[Any]:
+    """The series' glyphs: band or bars, line or points; the last is the one with the values."""
+    from bokeh.models import ColumnDataSource
+
+    colour = _colour(series)
+    style, in_front = series.style or 0, series.style is not None
+    source = ColumnDataSource({"x": series.x.astype(float), "y": series.y, "low": series.low, "high": series.high})
+    look: dict[str, Any] = {"source": source, "name": series.label, "line_color": colour}
+    made = []
+    if series.kind == "line":
+        if in_front and np.isfinite(series.low).any():
+            made.append(plot.varea("x", "low", "high", source=source, fill_color=colour, fill_alpha=0.14))
+        width, dash = (2, _DASHES[style % len(_DASHES)]) if in_front else (1, "solid")
+        return [*made, plot.line("x", "y", line_width=width, line_dash=dash, **look)]
+    made.append(plot.segment("x", "low", "x", "high", source=source, line_color=colour, line_alpha=0.5))
+    if series.kind == "both":
+        made.append(plot.line("x", "y", source=source, line_color=colour, line_width=2))
+    marker = _MARKERS[style % len(_MARKERS)]
+    return [*made, plot.scatter("x", "y", marker=marker, size=9, fill_color="white", line_width=2, **look)]
