@@ -11,6 +11,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+COMMIT_FILE = "COMMIT"
+"""Beside this file where the package was shipped to a cluster without its repository: commit, and whether dirty."""
 PACKAGES = ("ray", "torch", "torchvision", "mlflow", "pyarrow", "numpy")
 
 
@@ -34,7 +36,9 @@ def git_state() -> tuple[str, str]:
     """The commit of this code, and "true", "false" or "unknown" for whether the tree differs from it."""
     folder = Path(__file__).resolve().parent.parent
     if not (folder / ".git").exists():
-        return "unknown", "unknown"
+        shipped = Path(__file__).with_name(COMMIT_FILE)
+        commit, _, dirty = (shipped.read_text(encoding="utf-8") if shipped.is_file() else "").partition(" ")
+        return commit or "unknown", dirty or "unknown"
     try:
         return _git(folder, "rev-parse", "HEAD"), str(bool(_git(folder, "status", "--porcelain"))).lower()
     except (OSError, subprocess.SubprocessError):

@@ -1,0 +1,157 @@
+"""Three hosts on one Linux machine, as network namespaces with an sshd each, for `ray up` to find.
+
+Each host has an address on a bridge, process ids, a home folder and a /tmp of its own: what one of them kills or writes
+is not another's. All see one folder as /srv/foml, as they would by NFS. As on a machine image made for the purpose, the
+environment that the tests run in is on each host already, without the project.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+COMMANDS = {"ip": "iproute2", "unshare": "util-linux", "sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync"}
+
+
+def why_not() -> str:
+    """Why there can be no hosts on this machine; empty if there can be."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "hosts as network namespaces need Linux and root"
+    missing = sorted({package for command, package in COMMANDS.items() if shutil.which(command) is None})
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    for words in (["unshare", "-m", "-p", "--fork", "--mount-proc", "true"], ["unshare", "-n", "true"]):
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            return f"no namespaces here: {done.stderr.strip()}"
+    return ""
+
+
+class Hosts:
+    """`names` are h0 (the head), h1, …; `address[name]` their addresses. `close` ends all that ran on them."""
+
+    def __init__(self, folder: Path, count: int = 3) -> None:
+        self.folder = folder
+        self._net = f"10.77.{random.randrange(1, 255)}"
+        self._bridge = f"foml{self._net.rpartition('.')[2]}"
+        self.names = [f"h{index}" for index in range(count)]
+        self.address = {name: f"{self._net}.{10 + index}" for index, name in enumerate(self.names)}
+        self.gateway = f"{self._net}.1"
+        self.shared = folder / "shared"
+        self.key = folder / "key"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.shared.mkdir(parents=True)
+        Path("/run/sshd").mkdir(exist_ok=True)
+        Path("/srv/foml").mkdir(parents=True, exist_ok=True)
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key))
+        run("ip", "link", "add", self._bridge, "type", "bridge")
+        run("ip", "address", "add", f"{self.gateway}/24", "dev", self._bridge)
+        run("ip", "link", "set", self._bridge, "up")
+        for name in self.names:
+            self._make(name)
+
+    def _space(self, name: str) -> str:
+        return f"{self._bridge}-{name}"
+
+    def _make(self, name: str) -> None:
+        space, root = self._space(name), self.folder / name
+        (root / "tmp").mkdir(parents=True, mode=0o1777)
+        (root / "tmp").chmod(0o1777)
+        home = root / "home"
+        home.mkdir()
+        self._provide(home)
+        outer, inner = f"{self._bridge}{name}", "eth0"
+        run("ip", "netns", "add", space)
+        run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", space)
+        run("ip", "link", "set", outer, "master", self._bridge, "up")
+        run("ip", "-n", space, "address", "add", f"{self.address[name]}/24", "dev", inner)
+        run("ip", "-n", space, "link", "set", inner, "up")
+        run("ip", "-n", space, "link", "set", "lo", "up")
+        run("ip", "-n", space, "route", "add", "default", "via", self.gateway)  # Ray finds its address by it
+        self.start(name)
+
+    def _provide(self, home: Path) -> None:
+        """The environment: a venv of the host's own that sees the packages of this one, but not the project."""
+        venv = home / "foml-venv"
+        run(sys.executable, "-m", "venv", "--without-pip", str(venv))
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        (venv / "lib" / version / "site-packages" / "image.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        for command, module in {"ray": "ray.scripts.scripts"}.items():
+            script = venv / "bin" / command
+            script.write_text(f"#!/root/foml-venv/bin/python\nfrom {module} import main\nmain()\n")
+            script.chmod(0o755)
+        (home / ".bashrc").write_text("")
+        (home / "mlflow").mkdir()
+
+    def start(self, name: str) -> None:
+        """Switch the host on."""
+        root = self.folder / name
+        config = root / "sshd_config"
+        hostkey = root / "hostkey"
+        if not hostkey.exists():
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(hostkey))
+        config.write_text(
+            textwrap.dedent(f"""\
+                ListenAddress {self.address[name]}
+                HostKey {hostkey}
+                AuthorizedKeysFile {self.key}.pub
+                PermitRootLogin prohibit-password
+                PasswordAuthentication no
+                UsePAM no
+                StrictModes no
+                PidFile none
+                MaxStartups 100
+                MaxSessions 100
+                """)
+        )
+        seen = {sys.base_prefix, sys.prefix, str(self.folder)}  # hidden by the host's own /tmp and home, if they lie there
+        known = "".join(f"{address} {host}\n" for host, address in self.address.items())
+        (root / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+        script = [f"mount --bind {self.shared} /srv/foml", f"mount --bind {root / 'hosts'} /etc/hosts"]
+        for own, over in (("tmp", "/tmp"), ("home", "/root")):
+            for path in seen:
+                if path.startswith(f"{over}/"):
+                    place = f"{root / own}{path.removeprefix(over)}"
+                    script += [f"mkdir -p {place}", f"mount --bind {path} {place}"]
+            script.append(f"mount --rbind {root / own} {over}")
+        # bash, not sshd, is process 1: it buries the dead whose parents are gone.
+        script += [f"hostname {name}", f"/usr/sbin/sshd -D -e -f {config} 2>>{root / 'sshd.log'} &", "wait"]
+        inside = ["unshare", "-m", "-p", "-u", "--fork", "--kill-child", "--mount-proc", "bash", "-ec", "\n".join(script)]
+        self._processes[name] = subprocess.Popen(
+            ["ip", "netns", "exec", self._space(name), *inside], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def stop(self, name: str) -> None:
+        """Pull the host's plug: every process on it is gone at once."""
+        process = self._processes.pop(name, None)
+        if process is not None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def ssh(self, name: str, command: str, timeout: float = 120, check: bool = True) -> str:
+        """Run a command on a host. Returns what it printed on both streams."""
+        options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=10"]
+        words = ["ssh", "-i", str(self.key), *(word for option in options for word in ("-o", option))]
+        words += [f"root@{self.address[name]}", command]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+        if check and done.returncode:
+            raise AssertionError(f"{name}: {command}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done.stdout + done.stderr
+
+    def close(self) -> None:
+        for name in self.names:
+            self.stop(name)
+            subprocess.run(["ip", "link", "delete", f"{self._bridge}{name}"], capture_output=True)
+            subprocess.run(["ip", "netns", "delete", self._space(name)], capture_output=True)
+        subprocess.run(["ip", "link", "delete", self._bridge], capture_output=True)
+
+
+def run(*words: str, timeout: float = 60) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+    return done.stdout
