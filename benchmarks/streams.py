@@ -33,9 +33,10 @@ import torch
 
 import learners
 from orchestrator import protocol
-from orchestrator.actors import NAMESPACE, ActorSource, start_stream_actors, stream_actor_name
+from orchestrator.actors import ActorSource
 from orchestrator.launch import ray_running
 from orchestrator.source import Shape, Source, Stack, StoreSource
+from orchestrator.stream_actors import StreamActors, own_stream_actor
 from streams import build
 from streams.online_cifar100 import FOLDER, OnlineCifar100
 from streams.rainbow import RainbowDigits
@@ -240,21 +241,17 @@ def measure(stores: dict[str, TaskStore], seconds: float) -> None:
     loader = {kind: best(lambda s=store: from_loader(s), seconds) for kind, store in stores.items()}  # type: ignore[misc]
     sequential = Sequential()
     with ray_running(local=True):
-        import ray
-
-        node = ray.nodes()[0]["NodeID"]
         for kind, store in stores.items():
-            owned = start_stream_actors(store)
-            actor = ray.get_actor(stream_actor_name(store.hash, node), NAMESPACE)
             # In turns, so that both meet the same disturbances.
             rates: dict[str, list[float]] = {"actor": [], "direct": []}
-            for _ in range(ROUNDS):
-                through: dict[str, Any] = {
-                    "actor": ActorSource(actor, [0], sequential),
-                    "direct": StoreSource(store, [0], sequential),
-                }
-                for way, source in through.items():
-                    rates[way].append(speed(from_source(store, source), seconds / ROUNDS))
+            with StreamActors(store, None, store.path.parent, print):
+                for _ in range(ROUNDS):
+                    through: dict[str, Any] = {
+                        "actor": ActorSource(own_stream_actor(store.hash), [0], sequential),
+                        "direct": StoreSource(store, [0], sequential),
+                    }
+                    for way, source in through.items():
+                        rates[way].append(speed(from_source(store, source), seconds / ROUNDS))
             served, direct = max(rates["actor"]), max(rates["direct"])
             print(f"{kind}, N={N}: StreamActor {served:,.0f} datapoints/s")
             ratio = served / loader[kind]
@@ -263,9 +260,10 @@ def measure(stores: dict[str, TaskStore], seconds: float) -> None:
             print(
                 f"  {ratio:.2f} x the time of the direct read ({direct:,.0f}/s); goal <= 1.5: {verdict(ratio <= 1.5)}"
             )
-            share = waiting_share(store, ActorSource(actor, [0], sequential), chunks=3)
+            with StreamActors(store, None, store.path.parent, print):
+                source = ActorSource(own_stream_actor(store.hash), [0], sequential)
+                share = waiting_share(store, source, chunks=3)
             print(f"  `online` waits for data {share:.2%} of its time; goal < 1 %: {verdict(share < 0.01)}")
-            del owned  # the actors end with their handles
     store = stores["pairs"]
     rss, pss = memory_of_learners(store)
     size = (store.path / "images.arrow").stat().st_size

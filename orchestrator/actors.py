@@ -1,6 +1,6 @@
-"""The two kinds of Ray actors: `StreamActor`, one per node, and `LearnerActor`, a Tune trial that owns its GPU.
+"""`LearnerActor`, a Tune trial that owns its GPU, and how it reads through its node's `StreamActor`.
 
-Both delegate: what a stream gives is in `streams`, what a trial does is in `orchestrator.protocol`.
+It delegates: what a stream gives is in `streams`, what a trial does is in `orchestrator.protocol`.
 """
 
 from __future__ import annotations
@@ -11,81 +11,13 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator import chunks, metrics, protocol
-from orchestrator.errors import OrchestratorError, fault
-from orchestrator.source import Shape, Source, Stack, StoreSource
+from orchestrator.source import Shape, Source, Stack
+from orchestrator.stream_actors import own_stream_actor
 from streams.schedule import Schedule
 from streams.store import TaskStore
 from streams.stream import Datapoints
-from streams.transport import localise
-
-NAMESPACE = "foml-orchestrator"
-
-
-class StreamActor:
-    """Brings one store onto its node, and serves its datapoints to all learners there.
-
-    A read is addressed by position, so a restarted actor goes on as if nothing had happened.
-    """
-
-    def __init__(self, address: str, store_hash: str) -> None:
-        self._store = TaskStore.open(localise(address))
-        if self._store.hash != store_hash:
-            rule = f"must be the store {store_hash[:12]} on every node"
-            raise OrchestratorError(fault(address, "", rule, self._store.hash[:12]))
-        self._sources: dict[tuple[tuple[int, ...], Schedule], StoreSource] = {}
-
-    def _source(self, seeds: list[int], schedule: Schedule) -> StoreSource:
-        key = (tuple(seeds), schedule)
-        if key not in self._sources:
-            self._sources[key] = StoreSource(self._store, seeds, schedule)
-        return self._sources[key]
-
-    def path(self) -> str:
-        """Where the store lies on this node: learners map the same files."""
-        return str(self._store.path)
-
-    def shape(self, seeds: list[int], schedule: Schedule) -> Shape:
-        return self._source(seeds, schedule).shape()
-
-    def read(self, seeds: list[int], schedule: Schedule, start: int, count: int) -> Stack:
-        return self._source(seeds, schedule).read(start, count)
-
-    def held_out(self, seeds: list[int], schedule: Schedule, tasks: list[int], split: str) -> list[Datapoints]:
-        return self._source(seeds, schedule).held_out(tasks, split)
-
-    def first_tasks(self, seeds: list[int], schedule: Schedule, count: int) -> Stack:
-        return self._source(seeds, schedule).first_tasks(count)
-
-
-def stream_actor_name(store_hash: str, node: str) -> str:
-    """The name under which the store's actor on that node is found."""
-    return f"stream-{store_hash[:12]}-{node}"
-
-
-def start_stream_actors(store: TaskStore, address: str | None = None) -> list[Any]:
-    """One actor on every living node, owned by the caller (the driver): they live and die with it.
-
-    `address` is where other nodes find the store; its own path if None, which then every node must have.
-    """
-    handles = []
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        actor = ray.remote(StreamActor).options(
-            name=stream_actor_name(store.hash, node["NodeID"]),
-            namespace=NAMESPACE,
-            get_if_exists=True,
-            num_cpus=0,
-            max_restarts=-1,
-            max_task_retries=-1,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        )
-        handles.append(actor.remote(address or str(store.path), store.hash))
-    ray.get([handle.path.remote() for handle in handles])
-    return handles
 
 
 class ActorSource:
@@ -160,8 +92,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         self._chunk: int = config["chunk"]
         self._folder = Path(config["folder"])
         self._attempt = chunks.claim(self._folder)
-        name = stream_actor_name(config["store"], ray.get_runtime_context().get_node_id())
-        actor = ray.get_actor(name, NAMESPACE)
+        actor = own_stream_actor(config["store"])
         store = TaskStore.open(ray.get(actor.path.remote()))
         source: Source = ActorSource(actor, config["seeds"], config["schedule"])
         device = torch.device("cuda" if gpu else "cpu")

@@ -40,10 +40,16 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """The Ray that a sweep runs on. `local`: started by this command, and gone with it."""
+    """The Ray that a sweep runs on. `local`: started by this command, and gone with it.
+
+    `cpus` and `gpus`: of all nodes together, those included that its autoscaler may start. `node_cpus`, `node_gpus`:
+    the most that one node has.
+    """
 
     cpus: float
     gpus: float
+    node_cpus: float
+    node_gpus: float
     local: bool
 
     def slots(self, sweep: Sweep) -> int:
@@ -84,10 +90,27 @@ def ray_running(local: bool) -> Iterator[Cluster]:
             rule = "must name a running cluster"
             raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
     try:
-        found = ray.cluster_resources()
-        yield Cluster(found.get("CPU", 0), found.get("GPU", 0), local=address is None)
+        yield _found(local=address is None)
     finally:
         ray.shutdown()
+
+
+def _found(local: bool) -> Cluster:
+    import ray
+    from ray._private.state import state  # no public way tells what an autoscaler may start
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    groups = getattr(state.get_cluster_config(), "node_group_configs", ())
+    startable = [(dict(group.resources), group.max_count) for group in groups]
+
+    def both(kind: str) -> tuple[float, float]:
+        now = [node.get(kind, 0) for node in nodes]
+        later = [(group.get(kind, 0), max(count, 0)) for group, count in startable]
+        together = max(sum(now), sum(each * count for each, count in later))
+        return together, max([*now, *(each for each, count in later if count)], default=0)
+
+    (cpus, node_cpus), (gpus, node_gpus) = both("CPU"), both("GPU")
+    return Cluster(cpus, gpus, node_cpus, node_gpus, local)
 
 
 def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
@@ -172,6 +195,7 @@ def run_trials(
     from ray import tune
 
     from orchestrator import actors
+    from orchestrator.stream_actors import StreamActors
     from orchestrator.tune_callback import StopOnInterrupt, TakeResults
 
     # Tune tells of every death with a traceback, and at length of result files that its own loggers would have written.
@@ -179,7 +203,6 @@ def run_trials(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     wanted = sweep.document.resources
     callback = TakeResults(writer, progress, outcome)
-    handles = actors.start_stream_actors(store, sweep.store)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
     specs = [
         {
@@ -199,7 +222,7 @@ def run_trials(
         for trial in trials
     ]
     try:
-        with interrupt.watching(progress.say):
+        with interrupt.watching(progress.say), StreamActors(store, sweep.store, root, progress.say):
             tune.Tuner(
                 tune.with_resources(actors.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
                 param_space={"trial": tune.grid_search(specs)},
@@ -217,4 +240,3 @@ def run_trials(
             ).fit()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        del handles

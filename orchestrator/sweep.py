@@ -198,7 +198,7 @@ def _run_open_trials(
         print(f"{sweep.name}: {len(plan.trials)} trials{known}", file=sys.stderr)
         return
     with ray_running(local) as cluster:
-        check_resources(sweep, cluster.cpus, cluster.gpus, "this cluster")
+        check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
         slots = cluster.slots(sweep)
         progress = Progress(plan, slots)
         for key in outcome.finished:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -47,6 +48,20 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
                 sweep_unfinished(target)
                 publish(target, lambda unfinished, s=seed: remote.copy_seed(unfinished, s, folder.name))  # type: ignore[misc]
     return folder
+
+
+def share(store: TaskStore, folder: Path) -> None:
+    """Copy a store to a folder that other nodes see, for them to `localise`; what is there already is left alone."""
+
+    def copy(source: Path, names: Iterable[str], unfinished: Path) -> None:
+        for name in names:
+            shutil.copyfile(source / name, unfinished / name)
+
+    if not folder.is_dir():
+        publish(folder, lambda unfinished: copy(store.path, (manifests.NAME, IMAGES), unfinished))
+    for seed in sorted(store.path.glob("seed-*")):
+        if not (folder / seed.name).is_dir():
+            publish(folder / seed.name, lambda unfinished, s=seed: copy(s, (manifests.NAME, DATAPOINTS), unfinished))  # type: ignore[misc]
 
 
 def _shown(address: str) -> str:

@@ -15,7 +15,13 @@ import sysconfig
 import textwrap
 from pathlib import Path
 
-COMMANDS = {"ip": "iproute2", "unshare": "util-linux", "sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync"}
+COMMANDS = {
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "rsync": "rsync",
+}
 
 
 def why_not() -> str:
@@ -109,7 +115,11 @@ class Hosts:
                 MaxSessions 100
                 """)
         )
-        seen = {sys.base_prefix, sys.prefix, str(self.folder)}  # hidden by the host's own /tmp and home, if they lie there
+        seen = {
+            sys.base_prefix,
+            sys.prefix,
+            str(self.folder),
+        }  # hidden by the host's own /tmp and home, if they lie there
         known = "".join(f"{address} {host}\n" for host, address in self.address.items())
         (root / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
         script = [f"mount --bind {self.shared} /srv/foml", f"mount --bind {root / 'hosts'} /etc/hosts"]
@@ -121,7 +131,18 @@ class Hosts:
             script.append(f"mount --rbind {root / own} {over}")
         # bash, not sshd, is process 1: it buries the dead whose parents are gone.
         script += [f"hostname {name}", f"/usr/sbin/sshd -D -e -f {config} 2>>{root / 'sshd.log'} &", "wait"]
-        inside = ["unshare", "-m", "-p", "-u", "--fork", "--kill-child", "--mount-proc", "bash", "-ec", "\n".join(script)]
+        inside = [
+            "unshare",
+            "-m",
+            "-p",
+            "-u",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "bash",
+            "-ec",
+            "\n".join(script),
+        ]
         self._processes[name] = subprocess.Popen(
             ["ip", "netns", "exec", self._space(name), *inside], stdin=subprocess.DEVNULL, start_new_session=True
         )

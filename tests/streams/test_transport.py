@@ -13,7 +13,7 @@ from streams.build import build
 from streams.errors import StoreError
 from streams.rainbow import RainbowDigits
 from streams.store import TaskStore
-from streams.transport import localise
+from streams.transport import localise, share
 
 
 @pytest.fixture
@@ -55,6 +55,17 @@ def test_seeds_added_at_the_address_follow(remote: Path) -> None:
     build(RainbowDigits(), range(4), remote)
     assert localise(f"file://{remote}") == path
     assert TaskStore.open(path, verify=True).seeds == [0, 1, 2, 3]
+
+
+def test_what_is_shared_can_be_brought_and_grows(digits_store: TaskStore, remote: Path, tmp_path: Path) -> None:
+    shutil.rmtree(remote / "seed-1")
+    folder = tmp_path / "shared" / digits_store.hash
+    share(TaskStore.open(remote), folder)
+    assert TaskStore.open(localise(folder.as_uri()), verify=True).seeds == [0, 2]
+    before = (folder / "images.arrow").stat().st_mtime_ns
+    share(digits_store, folder)
+    assert TaskStore.open(localise(folder.as_uri()), verify=True).seeds == [0, 1, 2]
+    assert (folder / "images.arrow").stat().st_mtime_ns == before
 
 
 def bring(address: str) -> tuple[str, int, int]:
