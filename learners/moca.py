@@ -80,16 +80,24 @@ class MOCA(Learner):
     def _prior(self, parameters: Tensor) -> Prior:
         return Prior.unflatten(parameters[:, self._phi_size :], self.setting.classes)
 
-    def _features(self, parameters: Tensor, x: Tensor, training: bool = False) -> Tensor:
-        """z [R, B, F], in units of the first batch's."""
-        z = self.network.embed(parameters[:, : self._phi_size], self.statistics, x, training=training)
-        return ((z - self.origin) / self.unit).clamp(-FARTHEST, FARTHEST)
+    @property
+    def _phi(self) -> Tensor:
+        return self.parameters[:, : self._phi_size]
+
+    def _measured(self, features: Tensor) -> Tensor:
+        """z [R, B, F]: features in units of the first batch's."""
+        return ((features - self.origin) / self.unit).clamp(-FARTHEST, FARTHEST)
+
+    @torch.no_grad()
+    def _features(self, x: Tensor) -> Tensor:
+        """z [R, B, F] as predictions see it."""
+        return self._measured(self.network.embed(self._phi, self.statistics, x))
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """log p(y | x) [R, B, classes]."""
         prior, parts = self._prior(self.parameters), x.split(AT_ONCE, 1)
-        return torch.cat([self.belief.predict(prior, self._features(self.parameters, part)) for part in parts], 1)
+        return torch.cat([self.belief.predict(prior, self._features(part)) for part in parts], 1)
 
     def update(self, batch: Batch) -> Diagnostics:
         o = self.options
@@ -126,7 +134,7 @@ class MOCA(Learner):
     def _measure(self, batch: Batch) -> None:
         """Count the batch; the very first sets the features' origin and unit."""
         if self.batches == 0:
-            z = self._features(self.parameters, batch.x, training=True)
+            z = self.network.training_features(self._phi, self.statistics, batch.x)[0]
             # Not their spread: in a new network it can be so small that one step of Adam moves a feature by all of it.
             rms = z.square().mean((1, 2), keepdim=True).sqrt()
             self.origin, self.unit = z.mean(1, keepdim=True), rms.where(rms > SMALLEST_UNIT, 1)
@@ -135,7 +143,7 @@ class MOCA(Learner):
     @torch.no_grad()
     def _learn_points(self, batch: Batch) -> Diagnostics:
         """Point by point, with the features that the batch was predicted with."""
-        o, prior, z = self.options, self._prior(self.parameters), self._features(self.parameters, batch.x)
+        o, prior, z = self.options, self._prior(self.parameters), self._features(batch.x)
         log_p = self.belief.predict(prior, z).gather(2, batch.y.unsqueeze(2))
         self.belief = self.belief.learn(prior, z, batch.y, self.seen, o.hazard, o.hypotheses)
         left = self._slide(batch, z)
@@ -154,21 +162,23 @@ class MOCA(Learner):
     def _move_statistics(self, batch: Batch) -> None:
         """As with every learner, the newest batch alone moves batch norm's running statistics, and once."""
         if self.statistics.shape[1] > 0:
-            phi = self.parameters[:, : self._phi_size]
-            self.statistics = self.network.training_logits(phi, self.statistics, batch.x)[1]
+            self.statistics = self.network.embedding_pass(self._phi, self.statistics, batch.x).statistics
 
     def _meta_step(self) -> tuple[Tensor, Window]:
         """One step of Adam on the window's loss; that loss [R], and the window with its features made anew."""
-        window, parameters = self.window, self.parameters.detach().requires_grad_()
+        window = self.window
         assert window is not None
+        embedded = self.network.embedding_pass(self._phi, self.statistics, window.x)
+        features = embedded.features.requires_grad_()
+        prior = self.parameters[:, self._phi_size :].detach().requires_grad_()
         with torch.enable_grad():
-            z = self._features(parameters, window.x, training=True)
-            losses = window_loss(self._prior(parameters), z, window.y, self.options.hazard)
-            (gradient,) = torch.autograd.grad(losses.sum(), parameters)
-        self.network.gradient_evaluations += window.y.shape[1]
+            z = self._measured(features)
+            losses = window_loss(Prior.unflatten(prior, self.setting.classes), z, window.y, self.options.hazard)
+            by_features, by_prior = torch.autograd.grad(losses.sum(), [features, prior])
+        gradient = torch.cat([embedded.backward(by_features), by_prior], 1)
         self.parameters, self.moments = self.optimizer.step(self.parameters, gradient, self.moments)
         if self.statistics.shape[1] > 0:  # then predictions have other features than training
-            z = self._features(self.parameters.detach(), window.x)
+            z = self._features(window.x)
         # Else those of the gradient's pass will do: one step of Adam old, and they spare a third of the time.
         self.window = window._replace(z=z.detach())
         return losses.detach(), self.window

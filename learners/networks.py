@@ -7,6 +7,7 @@ and Hessian-vector products. `Network` here is the general one, built on autogra
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -139,6 +140,35 @@ class AutogradPass(TrainingPass):
         return product
 
 
+class EmbeddingPass(ABC):
+    """Features of a training pass, for a loss of the features that somebody else differentiates.
+
+    ``features`` [R, B, F], by the batch's own statistics; ``statistics`` [R, S] as they would be after.
+    """
+
+    features: Tensor
+    statistics: Tensor
+
+    @abstractmethod
+    def backward(self, by_features: Tensor) -> Tensor:
+        """The gradient [R, P], given that by the features [R, B, F]; once. Zero for the head, which was not asked."""
+
+
+class AutogradEmbeddingPass(EmbeddingPass):
+    """Keeps autograd's graph of the features."""
+
+    def __init__(self, network: Network, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
+        self._network, self._phi = network, phi.detach().requires_grad_()
+        with torch.enable_grad():
+            self._graph, self.statistics = network.training_features(self._phi, statistics, x)
+        self.features = self._graph.detach()
+
+    def backward(self, by_features: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(self._graph, self._phi, by_features)
+        self._network.gradient_evaluations += by_features.shape[1]
+        return gradient
+
+
 class Network:
     """R copies of one `EmbeddingNet`, as functions of flat parameters phi [R, P] and batch-norm statistics [R, S].
 
@@ -180,13 +210,21 @@ class Network:
         """Predictions [R, B, C] with the running statistics; differentiable in phi."""
         return self._forward(phi, statistics, x, training=False, features_only=False)[0]
 
-    def embed(self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool = False) -> Tensor:
-        """Features [R, B, F]; differentiable in phi. With `training`, by the batch's own statistics."""
-        return self._forward(phi, statistics, x, training=training, features_only=True)[0]
+    def embed(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        """Features [R, B, F] with the running statistics; differentiable in phi."""
+        return self._forward(phi, statistics, x, training=False, features_only=True)[0]
 
     def training_logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits by the batch's own statistics, and the running statistics [R, S] as they would be afterwards."""
         return self._forward(phi, statistics, x, training=True, features_only=False)
+
+    def training_features(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features by the batch's own statistics, and the running statistics [R, S] as they would be afterwards."""
+        return self._forward(phi, statistics, x, training=True, features_only=True)
+
+    def embedding_pass(self, phi: Tensor, statistics: Tensor, x: Tensor) -> EmbeddingPass:
+        """The features at phi, and the way back from a gradient by them to one by phi."""
+        return AutogradEmbeddingPass(self, phi, statistics, x)
 
     def training_pass(
         self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False

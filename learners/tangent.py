@@ -11,12 +11,22 @@ Source: Pearlmutter 1994, "Fast Exact Multiplication by the Hessian".
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from learners.networks import CrossEntropy, EmbeddingNet, Loss, Network, RainbowNet, TrainingPass, _unflatten
+from learners.networks import (
+    CrossEntropy,
+    EmbeddingNet,
+    EmbeddingPass,
+    Loss,
+    Network,
+    RainbowNet,
+    TrainingPass,
+    _unflatten,
+)
 from learners.tangent_rainbow import RainbowStages, RainbowSweeps
 from learners.tangent_siamese import SiameseSweeps
 
@@ -25,10 +35,14 @@ _PICTURES_AT_ONCE = 16
 
 
 class Sweeps(Protocol):
-    """A forward sweep for some replicates that has been made, and the three that may follow."""
+    """A forward sweep for some replicates that has been made, and those that may follow."""
 
+    features: Tensor
     logits: Tensor
     statistics: Tensor
+
+    def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
+        """Write the gradient [R, P], given that by the features [R, B, F]; zero for the head."""
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
         """Write the gradient [R, P], given that by the logits, `slope` [R, B, C]."""
@@ -123,11 +137,38 @@ class TangentPass(TrainingPass):
         return product
 
 
+class TangentEmbeddingPass(EmbeddingPass):
+    """Features from hand-written sweeps, and the backward sweep from a gradient by them."""
+
+    def __init__(self, network: TangentNetwork, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
+        self._network, self._phi = network, phi
+        self._sweeps: list[tuple[slice, list[Sweeps]]] = []
+        with torch.no_grad():
+            for rows in network.groups(phi):
+                # With batch norm in training, features depend on all of the batch.
+                parts = network.parts(x[rows]) if statistics.shape[1] == 0 else [x[rows]]
+                self._sweeps.append((rows, [network.sweeps(phi[rows], statistics[rows], part) for part in parts]))
+            self.features = _join([torch.cat([one.features for one in parts], 1) for _, parts in self._sweeps])
+            self.statistics = _join([parts[0].statistics for _, parts in self._sweeps])
+
+    def backward(self, by_features: Tensor) -> Tensor:
+        gradient = torch.zeros_like(self._phi)
+        with torch.no_grad():
+            for rows, parts in self._sweeps:
+                by_parts = by_features[rows].split([one.features.shape[1] for one in parts], 1)
+                of_part = torch.empty_like(gradient[rows])
+                for one, by_part in zip(parts, by_parts, strict=True):
+                    one.backward_embedding(by_part, of_part)
+                    gradient[rows] += of_part
+        self._network.gradient_evaluations += by_features.shape[1]
+        return gradient
+
+
 class TangentNetwork(Network):
     """A `Network` whose training passes are `TangentPass`es, and whose predictions take the same road.
 
-    What autograd is asked to differentiate (`embed`, `training_logits`, `logits` with parameters that require a
-    gradient) is the general network's.
+    What autograd is asked to differentiate (`training_logits`, `training_features`; `logits` and `embed` with
+    parameters that require a gradient) is the general network's.
     """
 
     module: EmbeddingNet
@@ -141,25 +182,39 @@ class TangentNetwork(Network):
     def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Sweeps:
         """The forward sweep of a training pass."""
 
+    def parts(self, x: Tensor) -> Sequence[Tensor]:
+        """Pictures that may go through apart; all together on a GPU, so many as the cache holds on a CPU."""
+        return x.split(_PICTURES_AT_ONCE if x.device.type == "cpu" else max(1, x.shape[1]), 1)
+
     @abstractmethod
-    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
-        """Logits by the running statistics."""
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Sweeps:
+        """The forward sweep of a prediction, by the running statistics."""
 
     def training_pass(
         self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False
     ) -> TrainingPass:
         return TangentPass(self, phi.detach(), statistics.detach(), x.detach(), loss, twice)
 
+    def embedding_pass(self, phi: Tensor, statistics: Tensor, x: Tensor) -> EmbeddingPass:
+        return TangentEmbeddingPass(self, phi.detach(), statistics.detach(), x.detach())
+
     def logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() and (phi.requires_grad or x.requires_grad):
             return super().logits(phi, statistics, x)
-        with torch.no_grad():
-            at_once = _PICTURES_AT_ONCE if phi.device.type == "cpu" else x.shape[1]
-            stack = []
-            for rows in self.groups(phi):
-                parts = x[rows].split(at_once, 1)
-                stack.append(torch.cat([self.predict(phi[rows], statistics[rows], part) for part in parts], 1))
-            return _join(stack)
+        return self._predicted(phi, statistics, x, lambda sweeps: sweeps.logits)
+
+    def embed(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and (phi.requires_grad or x.requires_grad):
+            return super().embed(phi, statistics, x)
+        return self._predicted(phi, statistics, x, lambda sweeps: sweeps.features)
+
+    @torch.no_grad()
+    def _predicted(self, phi: Tensor, statistics: Tensor, x: Tensor, wanted: Callable[[Sweeps], Tensor]) -> Tensor:
+        stack = []
+        for rows in self.groups(phi):
+            parts = [wanted(self.predict(phi[rows], statistics[rows], part)) for part in self.parts(x[rows])]
+            stack.append(torch.cat(parts, 1))
+        return _join(stack)
 
 
 class RainbowTangent(TangentNetwork):
@@ -175,8 +230,8 @@ class RainbowTangent(TangentNetwork):
     def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> RainbowSweeps:
         return RainbowSweeps(self._stages(phi, x), phi, statistics, x)
 
-    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
-        return self.sweeps(phi, statistics, x).logits
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> RainbowSweeps:
+        return self.sweeps(phi, statistics, x)
 
     def _stages(self, phi: Tensor, x: Tensor) -> RainbowStages:
         """Made once for a shape of batch; a run knows few of them."""
@@ -191,8 +246,8 @@ class SiameseTangent(TangentNetwork):
     def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> SiameseSweeps:
         return self._sweeps(phi, statistics.clone(), x, training=True)
 
-    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
-        return self._sweeps(phi, statistics, x, training=False).logits
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> SiameseSweeps:
+        return self._sweeps(phi, statistics, x, training=False)
 
     def _sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool) -> SiameseSweeps:
         running = _unflatten(statistics, self._statistics)

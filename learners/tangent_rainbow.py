@@ -75,19 +75,29 @@ class RainbowSweeps:
         stages.first.forward(memory.first, x)
         for stage, kept in zip(stages.rest, memory.rest, strict=True):
             stage.forward(kept)
-        self._features, self._head = self._mean(), stages.head.clone()
-        self.logits = torch.baddbmm(stages.head_bias, self._features, self._head.transpose(1, 2))
+        self.features, self._head = self._mean(), stages.head.clone()
+        self.logits = torch.baddbmm(stages.head_bias, self.features, self._head.transpose(1, 2))
 
     def __del__(self) -> None:
         self._stages.give_back(self._memory)
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
         """Write the gradient [R, P] that belongs to the gradient by the logits, `slope` [R, N, classes]."""
-        stages, memory = self._stages, self._memory
+        stages = self._stages
         self._slope = slope
-        torch.bmm(slope.transpose(1, 2), self._features, out=stages.by_head)
+        torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
         torch.sum(slope, 1, out=stages.by_head_bias)
-        self._leave(torch.bmm(slope, self._head))
+        self._backward(torch.bmm(slope, self._head), gradient)
+
+    def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
+        """Write the gradient [R, P] that belongs to the gradient by the features [R, N, F]; zero for the head."""
+        self._stages.by_head.zero_()
+        self._stages.by_head_bias.zero_()
+        self._backward(by_features, gradient)
+
+    def _backward(self, by_features: Tensor, gradient: Tensor) -> None:
+        stages, memory = self._stages, self._memory
+        self._leave(by_features)
         for stage, kept in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
             stage.backward(kept)
         stages.first.backward(memory.first)
@@ -101,13 +111,13 @@ class RainbowSweeps:
         for stage, kept in zip(stages.rest, memory.rest, strict=True):
             stage.tangent(kept)
         self._features_dot = self._mean()
-        logits = torch.baddbmm(stages.head_bias, self._features, stages.head.transpose(1, 2))
+        logits = torch.baddbmm(stages.head_bias, self.features, stages.head.transpose(1, 2))
         return logits.baddbmm_(self._features_dot, self._head.transpose(1, 2))
 
     def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
         """Write H v [R, P], for the tangent of the gradient by the logits; straight after `tangent`."""
         stages, memory = self._stages, self._memory
-        torch.bmm(slope.transpose(1, 2), self._features, out=stages.by_head)
+        torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
         stages.by_head.baddbmm_(self._slope.transpose(1, 2), self._features_dot)
         torch.sum(slope, 1, out=stages.by_head_bias)
         self._leave(torch.bmm(slope, self._head).baddbmm_(self._slope, stages.head))

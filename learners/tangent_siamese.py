@@ -185,16 +185,26 @@ class SiameseSweeps:
                 variance.copy_(flat[1].view(mean.shape))
         self._shape = y.shape
         self._difference = self._compared(y)
-        self._embedded = self._difference.square()
+        self.features = self._difference.square()
         self._head = named["head.weight"]
-        self.logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self._embedded, self._head.transpose(1, 2))
+        self.logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self.features, self._head.transpose(1, 2))
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
         """Write the gradient [R, P] that belongs to the gradient by the logits, `slope` [R, B, classes]."""
         self._slope, named = slope, self._unflatten(gradient)
-        named["head.weight"].copy_(torch.bmm(slope.transpose(1, 2), self._embedded))
+        named["head.weight"].copy_(torch.bmm(slope.transpose(1, 2), self.features))
         named["head.bias"].copy_(slope.sum(1))
         self._by_embedded = torch.bmm(slope, self._head)
+        self._backward(named)
+
+    def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
+        """Write the gradient [R, P] that belongs to the gradient by the features [R, B, F]; zero for the head."""
+        self._by_embedded, named = by_features, self._unflatten(gradient)
+        named["head.weight"].zero_()
+        named["head.bias"].zero_()
+        self._backward(named)
+
+    def _backward(self, named: Named) -> None:
         by_y: Tensor | None = self._by_pixels(2 * self._difference * self._by_embedded)
         for i in reversed(range(len(self._layers))):
             assert by_y is not None
@@ -211,13 +221,13 @@ class SiameseSweeps:
         self._difference_dot = self._compared(y)
         self._embedded_dot = 2 * self._difference * self._difference_dot
         self._head_dot = named["head.weight"]
-        logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self._embedded, self._head_dot.transpose(1, 2))
+        logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self.features, self._head_dot.transpose(1, 2))
         return logits.baddbmm_(self._embedded_dot, self._head.transpose(1, 2))
 
     def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
         """Write H v [R, P], for the tangent of the gradient by the logits; straight after `tangent`."""
         named = self._unflatten(product)
-        by_head = torch.bmm(slope.transpose(1, 2), self._embedded)
+        by_head = torch.bmm(slope.transpose(1, 2), self.features)
         named["head.weight"].copy_(by_head.baddbmm_(self._slope.transpose(1, 2), self._embedded_dot))
         named["head.bias"].copy_(slope.sum(1))
         by_embedded = torch.bmm(slope, self._head).baddbmm_(self._slope, self._head_dot)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from learners.networks import Loss, Network, build, cross_entropy
-from learners.tangent import TangentPass
+from learners.tangent import TangentEmbeddingPass, TangentPass
 
 SIZES = {
     "rainbow": [(28, 28), (17, 19), (32, 32), (16, 16), (23, 40)],
@@ -274,3 +274,80 @@ def test_counts_and_refuses(name: str, size: tuple[int, int]) -> None:
     assert network.gradient_evaluations == 3 + 3 + 6
     with pytest.raises(ValueError, match="twice=True"):
         once.hessian_vector_product(phi)
+
+
+# Features, and the way back from a gradient by them
+
+
+def given_by_features(R: int, N: int, F: int) -> Tensor:
+    return torch.randn(R, N, F, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("R", "N"), [(1, 3), (3, 3), (2, 37)])
+@pytest.mark.parametrize(("name", "size"), [*SMALL, ("rainbow", (28, 28)), ("siamese", (16, 16))])
+def test_embedding_pass_equals_autograd(name: str, size: tuple[int, int], R: int, N: int) -> None:
+    """With 37 pictures, those without batch norm go through in several parts."""
+    by_hand, by_autograd = networks(name, size)
+    phi, statistics = by_autograd.initial(list(range(R)))
+    x = pictures(name, size, R, N)
+    a, b = (network.embedding_pass(phi, statistics, x) for network in (by_hand, by_autograd))
+    assert isinstance(a, TangentEmbeddingPass)
+    assert distance(a.features, b.features) < 1e-9
+    assert a.statistics.shape == b.statistics.shape
+    assert distance(a.statistics, b.statistics) < 1e-9
+    w = given_by_features(*a.features.shape)
+    by_a, by_b = a.backward(w), b.backward(w)
+    assert distance(by_a, by_b) < 1e-9
+    assert all(not part.any() for part in by_hand.head(by_a))
+    assert by_hand.gradient_evaluations == by_autograd.gradient_evaluations == N
+
+
+@pytest.mark.parametrize(("name", "size"), SMALL)
+def test_gradient_by_way_of_the_features_is_that_of_the_logits(name: str, size: tuple[int, int]) -> None:
+    """All but the head's: slope by the logits times the head is the gradient by the features."""
+    network = networks(name, size)[0]
+    phi, statistics = network.initial([0, 1])
+    x, y = pictures(name, size, 2), labels(2)
+    embedded = network.embedding_pass(phi, statistics, x)
+    weight, bias = network.head(phi)
+    p = (embedded.features @ weight.transpose(1, 2) + bias.unsqueeze(1)).softmax(2)
+    slope = (p - torch.nn.functional.one_hot(y, CLASSES)) / y.shape[1]
+    made = network.training_pass(phi, statistics, x, cross_entropy(y))
+    expected = made.gradient.clone()
+    for part in network.head(expected):
+        part.zero_()
+    assert distance(embedded.backward(slope @ weight), expected) < 1e-10
+    assert torch.equal(embedded.statistics, made.statistics)
+
+
+@pytest.mark.parametrize(("name", "size"), SMALL)
+def test_embedding_passes_of_a_stack(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replicate alone, to the bit; all in one sweep, as on a GPU, to within rounding."""
+    network = networks(name, size)[0]
+    phi, statistics = network.initial([0, 1, 2])
+    x, w = pictures(name, size, 3), given_by_features(3, 3, network.features)
+    together = network.embedding_pass(phi, statistics, x)
+    gradient = together.backward(w)
+    for r in range(3):
+        one = slice(r, r + 1)
+        alone = network.embedding_pass(phi[one], statistics[one], x[one])
+        assert torch.equal(alone.features, together.features[one])
+        assert torch.equal(alone.backward(w[one]), gradient[one])
+    monkeypatch.setattr(network, "groups", lambda phi: [slice(0, len(phi))])
+    at_once = network.embedding_pass(phi, statistics, x)
+    assert distance(at_once.features, together.features) < 1e-10
+    assert distance(at_once.backward(w), gradient) < 1e-10
+
+
+@pytest.mark.parametrize(("name", "size"), SMALL)
+def test_features_of_predictions(name: str, size: tuple[int, int]) -> None:
+    by_hand, by_autograd = networks(name, size)
+    phi, statistics = by_hand.initial([0, 1])
+    statistics += torch.rand(statistics.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = pictures(name, size, 2, N=37)
+    expected = by_autograd.embed(phi, statistics, x)
+    assert distance(by_hand.embed(phi, statistics, x), expected) < 1e-10
+    asked = phi.clone().requires_grad_()
+    features = by_hand.embed(asked, statistics, x)
+    assert distance(features.detach(), expected) < 1e-10
+    assert torch.autograd.grad(features.sum(), asked)[0].any()
