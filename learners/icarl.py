@@ -14,6 +14,7 @@ from learners.base import Diagnostics, Learner, Setting, at_least_one, positive
 from learners.batch import Batch
 from learners.budget import UpdateBudget
 from learners.buffer import Replay
+from learners.exemplars import ByClass, chosen, evenly, no_exemplars, with_points
 from learners.model import Model
 from learners.networks import Loss
 
@@ -32,24 +33,6 @@ class Options:
     mean_points: int = at_least_one(50, "datapoints that a class mean is taken over at most, evenly chosen")
 
 
-def herding(features: Tensor, count: int) -> Tensor:
-    """Algorithm 4: the positions [min(n, count)] of features [n, F] whose first k have, for every k, a mean near all's.
-
-    Greedy: the next is the one that brings the mean of those chosen nearest to the mean of all; of those that do so to
-    within rounding (the same picture, shown twice), the first.
-    """
-    rounding = 64 * torch.finfo(features.dtype).eps
-    mean, total = features.mean(0), torch.zeros_like(features[0])
-    free, chosen = torch.ones(len(features), dtype=torch.bool, device=features.device), []
-    for k in range(1, min(len(features), count) + 1):
-        distance = (mean - (total + features) / k).norm(dim=1).where(free, torch.inf)
-        best = int((distance <= distance.min() + rounding).int().argmax())
-        chosen.append(best)
-        free[best] = False
-        total = total + features[best]
-    return torch.tensor(chosen, dtype=torch.int64)
-
-
 class ICaRL(Learner):
     """Learns features from the new points and a few exemplars per class, and predicts the class with the nearest mean.
 
@@ -58,15 +41,15 @@ class ICaRL(Learner):
 
     - Loss → `_loss`: sigmoid cross-entropy. The target is the label for every class of the present task, and for a
       known class absent from it the sigmoid of the model as it was at the boundary.
-    - Exemplars → `end_task`: ⌊M / known classes⌋ each, by herding on L2-normalised features (Algorithm 4); a class not
-      in this task drops the last of its list (Algorithm 5).
+    - Exemplars → `end_task`: ⌊M / known classes⌋ each, by herding on L2-normalised features (`learners.exemplars`).
     - Prediction → `predict`: the nearest of the renormalised class means (Algorithm 1), as −‖z − μ‖². For pairs the
       classes are *same* and *different*, over the pair feature.
 
     Where it deviates: a class that comes back chooses its exemplars anew from the old ones and the new points. The task
     in progress has no exemplars yet: its points stand in for them in the means; before the first boundary the linear
-    head predicts. The features change with every batch, so a mean is taken over `mean_points` evenly chosen of all. A
-    budget of updates and one Adam instead of epochs. Where every class is in every task, nothing is distilled.
+    head predicts. The features change with every update, and the means are made anew with them, each from
+    `mean_points` evenly chosen of all. A budget of updates and one Adam instead of epochs. Where every class is in
+    every task, nothing is distilled.
     """
 
     needs_boundaries = True
@@ -85,9 +68,8 @@ class ICaRL(Learner):
         self.task_start = 0
         none = torch.zeros(setting.replicates, setting.classes, dtype=torch.bool, device=setting.network.device)
         self.known, self.current = none, none  # classes [R, C] ever seen; seen in the present task
-        # Per replicate and class, positions in 𝓑, the most telling first.
-        self.exemplars = [[torch.empty(0, dtype=torch.int64)] * setting.classes for _ in setting.seeds]
-        self.means: tuple[Tensor, Tensor] | None = None  # as long as nothing was learned since
+        self.exemplars: list[ByClass] = [no_exemplars(setting.classes) for _ in setting.seeds]
+        self.means: tuple[Tensor, Tensor] | None = None  # until the first boundary
 
     def begin_task(self) -> None:
         self.teacher = self.model.copy()
@@ -96,15 +78,14 @@ class ICaRL(Learner):
         self.budget.restart()
 
     def predict(self, x: Tensor) -> Tensor:
-        if not self._has_means():
+        if self.means is None:
             return self.model.predict(x)
-        means, exist = self._class_means()
+        means, exist = self.means
         distance = (self._embed(x).unsqueeze(2) - means.unsqueeze(1)).square().sum(-1)
         return (-distance).where(exist.unsqueeze(1), FARTHEST)
 
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
-        self.means = None
         self.current = self.current.scatter(1, batch.y, True)
         self.known = self.known | self.current
         present = torch.arange(self.task_start, self.replay.size)
@@ -112,7 +93,11 @@ class ICaRL(Learner):
         loss = self.model.learn_often(
             self.budget.grant(len(batch)), lambda: self.replay.choose(points, self.options.update_batch), self._loss
         )
-        return {} if loss is None else {"loss": loss}
+        if loss is None:  # the features are what they were
+            return {}
+        if self.means is not None:
+            self.means = self._class_means()
+        return {"loss": loss}
 
     def _loss(self, batch: Batch) -> Loss:
         known, absent = self.known.unsqueeze(1), (self.known & ~self.current).unsqueeze(1)
@@ -128,45 +113,35 @@ class ICaRL(Learner):
     def end_task(self) -> None:
         candidates = [
             [points.sort().values if here else points[:0] for points, here in zip(by_class, current, strict=True)]
-            for by_class, current in zip(self._points_by_class(), self.current.tolist(), strict=True)
+            for by_class, current in zip(self._points(), self.current.tolist(), strict=True)
         ]
-        features = self._features([torch.cat(by_class) for by_class in candidates])
-        for r, by_class in enumerate(candidates):
+        for r, features in enumerate(self._features(candidates)):
             most = self.options.memory // int(self.known[r].sum())
-            each = features[r].split([len(points) for points in by_class])
-            self.exemplars[r] = [
-                points[herding(z, most)] if len(points) else old[:most]
-                for points, z, old in zip(by_class, each, self.exemplars[r], strict=True)
-            ]
+            self.exemplars[r] = chosen(self.exemplars[r], candidates[r], features, most)
         self.task_start = self.replay.size
-        self.means = None
+        self.means = self._class_means()
 
-    def _points_by_class(self) -> list[list[Tensor]]:
-        """Positions per replicate and class: the exemplars, then the points of the task in progress."""
+    def _points(self) -> list[ByClass]:
+        """Per replicate and class, the exemplars and then the points of the task in progress."""
         labels = self.replay.labels(self.task_start)
-        return [
-            [torch.cat([old, self.task_start + (labels[r] == c).nonzero()[:, 0]]) for c, old in enumerate(exemplars)]
-            for r, exemplars in enumerate(self.exemplars)
-        ]
+        return [with_points(old, own, self.task_start) for old, own in zip(self.exemplars, labels, strict=True)]
 
     def _class_means(self) -> tuple[Tensor, Tensor]:
         """Unit vectors [R, C, F], and which classes [R, C] have one."""
-        if self.means is None:
-            thinned = [[_evenly(one, self.options.mean_points) for one in each] for each in self._points_by_class()]
-            features = self._features([torch.cat(by_class) for by_class in thinned])
-            sums = [
-                torch.stack([z.sum(0) for z in features[r].split([len(points) for points in by_class])])
-                for r, by_class in enumerate(thinned)
-            ]
-            exist = torch.tensor([[len(points) > 0 for points in by_class] for by_class in thinned])
-            self.means = F.normalize(torch.stack(sums), dim=-1), exist.to(self.known.device)
-        return self.means
+        points = [[evenly(one, self.options.mean_points) for one in by_class] for by_class in self._points()]
+        sums = torch.stack([torch.stack([z.sum(0) for z in by_class]) for by_class in self._features(points)])
+        exist = torch.tensor([[len(one) > 0 for one in by_class] for by_class in points])
+        return F.normalize(sums, dim=-1), exist.to(self.known.device)
 
-    def _features(self, positions: list[Tensor]) -> list[Tensor]:
-        """L2-normalised features [n_r, F] of the datapoints at positions[r] in 𝓑."""
-        padded = pad_sequence(positions, batch_first=True)  # with position 0: any datapoint fills the stack
-        parts = [self._embed(self.replay.take(part).x) for part in padded.split(AT_ONCE, dim=1)]
-        return [made[: len(own)] for made, own in zip(torch.cat(parts, 1), positions, strict=True)]
+    def _features(self, positions: list[ByClass]) -> list[tuple[Tensor, ...]]:
+        """Per replicate and class, the L2-normalised features [n_c, F] of these points."""
+        rows = [torch.cat(by_class) for by_class in positions]
+        stack = pad_sequence(rows, batch_first=True)  # with position 0: any datapoint fills the stack
+        made = torch.cat([self._embed(self.replay.take(part).x) for part in stack.split(AT_ONCE, dim=1)], 1)
+        return [
+            own[: len(row)].split([len(points) for points in by_class])
+            for own, row, by_class in zip(made, rows, positions, strict=True)
+        ]
 
     def _embed(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -185,7 +160,7 @@ class ICaRL(Learner):
             "known": self.known,
             "current": self.current,
             "exemplars": [list(by_class) for by_class in self.exemplars],
-            "means": self._class_means() if self._has_means() else None,  # they predict even without the pictures
+            "means": self.means,  # they predict even without the pictures
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -196,12 +171,3 @@ class ICaRL(Learner):
         self.task_start, self.known, self.current = state["task_start"], state["known"], state["current"]
         self.exemplars = [[points.cpu() for points in by_class] for by_class in state["exemplars"]]
         self.means = state["means"]
-
-    def _has_means(self) -> bool:
-        """From the first boundary on."""
-        return any(len(points) > 0 for points in self.exemplars[0])
-
-
-def _evenly(points: Tensor, most: int) -> Tensor:
-    """At most that many of the points, the first and the last among them."""
-    return points if len(points) <= most else points[torch.linspace(0, len(points) - 1, most).round().long()]

@@ -184,7 +184,9 @@ class TangentNetwork(Network):
 
     def parts(self, x: Tensor) -> Sequence[Tensor]:
         """Pictures that may go through apart; all together on a GPU, so many as the cache holds on a CPU."""
-        return x.split(_PICTURES_AT_ONCE if x.device.type == "cpu" else max(1, x.shape[1]), 1)
+        at_once = _PICTURES_AT_ONCE if x.device.type == "cpu" else max(1, x.shape[1])
+        parts: Sequence[Tensor] = x.split(at_once, 1)
+        return parts
 
     @abstractmethod
     def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Sweeps:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from learners import Batch, ImageTable, Learner, Setting, create
-from learners.icarl import herding
+from learners.exemplars import herding
 from learners.networks import EmbeddingNet, Network
 
 
@@ -241,6 +241,24 @@ def test_means_in_the_middle_of_a_task_take_its_points_along() -> None:
     )
 
 
+def test_means_are_made_anew_with_each_update() -> None:
+    """One update a task of two batches, after the second: then the first batch's points count too."""
+    learner = by_angle([0.0, 90.0, 40.0, 60.0], updates_per_task=1)
+    learner.begin_task()
+    for _ in range(2):
+        learner.update(shown(learner, [0, 1], [0, 1]))
+    learner.end_task()
+    x = shown(learner, [0], [0]).x
+    assert float(learner.predict(x)[0, 0, 0]) == pytest.approx(0, abs=1e-12)
+    learner.begin_task()
+    assert learner.update(shown(learner, [2], [0])) == {}
+    assert float(learner.predict(x)[0, 0, 0]) == pytest.approx(0, abs=1e-12)
+    assert learner.update(shown(learner, [3], [0])) != {}
+    mean = 2 * unit(0) + unit(40) + unit(60)
+    expected = -float((unit(0) - mean / mean.norm()).square().sum())
+    assert float(learner.predict(x)[0, 0, 0]) == pytest.approx(expected, abs=1e-12)
+
+
 def test_a_mean_is_taken_over_evenly_chosen_points() -> None:
     """Five exemplars and three points for a mean: the first, the middle and the last of the list."""
     learner = by_angle([0.0, 10.0, 20.0, 70.0, 80.0], mean_points=3)
@@ -328,8 +346,8 @@ def test_pairs_have_two_classes_over_the_pair_feature(siamese) -> None:
     learner = siamese.learner("icarl", memory=6, updates_per_task=4, update_batch=3)
     siamese.drive(learner, 0, 8, predict=False)
     assert [len(points) for points in learner.exemplars[0]] == [3, 3]
-    features = learner._features([torch.cat(learner.exemplars[0])])[0]
-    means = F.normalize(torch.stack([features[:3].mean(0), features[3:].mean(0)]), dim=1)
+    features = learner._features(learner.exemplars)[0]
+    means = F.normalize(torch.stack([z.mean(0) for z in features]), dim=1)
     x = siamese.batch(70).x
     z = F.normalize(learner.setting.network.embed(learner.model.phi, learner.model.statistics, x)[0], dim=1)
     expected = -(z.unsqueeze(1) - means).square().sum(-1)
