@@ -165,8 +165,13 @@ def main() -> None:
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=100, help="of each step; a tenth for siamese")
+    parser.add_argument("--networks", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--peak", nargs=3, metavar=("NETWORK", "K", "CONTENDER"), help="print this peak memory only")
     arguments = parser.parse_args()
+    if arguments.device.type == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(
+            f"--device: torch must see a CUDA device (got {arguments.device}); leave it out to run on the CPU"
+        )
     torch.set_num_threads(arguments.threads)
     torch.backends.cudnn.allow_tf32 = False  # float32 as on the CPU, or the meta-gradients could not be compared
     if arguments.peak:
@@ -176,7 +181,7 @@ def main() -> None:
     for library in ("higher", "torchopt"):
         if find_spec(library) is None:
             print(f"{library} is not installed (extra [bench]): its rows are left out")
-    table = [line for network in SHAPES for K in (5, 10) for line in rows(network, K, arguments)]
+    table = [line for network in arguments.networks for K in (5, 10) for line in rows(network, K, arguments)]
     print(f"\nN={N}, float32, {arguments.device}, {arguments.threads} thread(s), torch {torch.__version__}\n")
     print("| network | K | step | ms, median | ms, least | × ours | peak MiB | distance from ours |")
     print("|---|---|---|---|---|---|---|---|")

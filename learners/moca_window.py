@@ -58,8 +58,8 @@ def window_loss(prior: Prior, z: Tensor, y: Tensor, hazard: float) -> Tensor:
     x, xy = before + x, before + xy
     begin = z.new_zeros(len(z), 1)  # log p(points before s, a task begins with s)
     evidence = []
-    for t in range(points):
-        evidence.append((begin + xy[:, : t + 1, t]).logsumexp(1, keepdim=True))
+    for t, of_t in enumerate(xy.unbind(2)):
+        evidence.append((begin + of_t[:, : t + 1]).logsumexp(1, keepdim=True))
         begin = torch.cat([begin, evidence[t] + math.log(hazard)], 1)
     return ((begin[:, :points, None] + x).logsumexp(1) - torch.cat(evidence, 1)).mean(1)
 
