@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,27 @@ def save(path: Path, name: str, learner: Learner, network: str, image_shape: Seq
         temporary.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What is in a checkpoint: the learner, its ``name``, its ``network``'s, and its pictures' shape (C, H, W)."""
+
+    learner: Learner
+    name: str
+    network: str
+    image_shape: tuple[int, int, int]
+
+
 def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
     """The learner as it was saved, ready to predict (it has no images, so it cannot go on learning).
 
     `predict` takes pictures [R, B, C, H, W] (pairs [R, B, 2, C, H, W]) in 0…1, one stack per seed in
     `learner.setting.seeds`. Raises ValueError for a file that holds no learner.
     """
+    return read(path, device).learner
+
+
+def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
+    """`load`, and what the learner's pictures have to be like."""
     try:
         content = torch.load(path, map_location=device, weights_only=True)
     except OSError:
@@ -56,7 +71,8 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
     if found != FORMAT:
         raise ValueError(f"{path}: format must be {FORMAT} (got {found}); a newer file needs a newer package")
     try:
-        return _restored(content, device)
+        channels, height, width = content["image_shape"]
+        return Saved(_restored(content, device), content["learner"], content["network"], (channels, height, width))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: must describe a learner that this package knows ({error})") from error
 

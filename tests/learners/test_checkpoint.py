@@ -33,7 +33,9 @@ def test_saved_and_loaded_predicts_equal(
     world.drive(learner, 0, 5, predict=False)
     path = tmp_path / "learner.pt"
     checkpoint.save(path, name, learner, network, world.image_shape)
-    loaded = checkpoint.load(path)
+    read = checkpoint.read(path)
+    assert (read.name, read.network, read.image_shape) == (name, network, tuple(world.image_shape))
+    loaded = read.learner
     x = world.batch(77, (0, 7)).x
     assert type(loaded) is type(learner)
     assert loaded.options == learner.options

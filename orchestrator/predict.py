@@ -1,0 +1,256 @@
+"""The learner of any run predicts on pictures of the user's own: `python -m orchestrator.predict RUN_ID IMAGES…`.
+
+From Python:
+
+    from orchestrator import predict
+    learner = predict.load("RUN_ID")
+    probabilities = learner("seven.png", "three.png")  # [seeds, pictures, classes]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orchestrator.errors import OrchestratorError, fault
+from orchestrator.run_tree import PARENT, search
+from orchestrator.tracking_database import DEFAULT_URI, first_line, open_existing
+
+if TYPE_CHECKING:
+    from learners.checkpoint import Saved
+
+_RUN_ID = re.compile(r"[0-9a-fA-F]{32}")
+_CHECKPOINTS = "checkpoint"
+_LISTED = 5
+_OF_PAIRS = ("different", "same")
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A configuration's learner as it was at the end of its stream.
+
+    ``saved``: its stacks of seeds. ``kept``: the indices of those seeds of each stack that were asked for.
+    ``pictures_at_once``: 1, or 2 for a learner of pairs.
+    """
+
+    saved: tuple[Saved, ...]
+    kept: tuple[tuple[int, ...], ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [
+            int(one.learner.setting.seeds[row]) for one, rows in zip(self.saved, self.kept, strict=True) for row in rows
+        ]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of a picture."""
+        return self.saved[0].image_shape
+
+    @property
+    def pictures_at_once(self) -> int:
+        return {"rainbow": 1, "siamese": 2}[self.saved[0].network]
+
+    def __call__(self, *images: Path | str) -> np.ndarray:
+        """Probabilities [R, B, classes] for picture files: one row per picture, or per two of them for pairs.
+
+        Raises:
+            OrchestratorError: one line for each file that is no picture or has the wrong size.
+        """
+        pictures, faults = _read(images)
+        faults += self.unfitting(pictures, len(images))
+        if faults:
+            raise OrchestratorError(*faults)
+        return self.probabilities(np.stack([self._fitted(picture) for _, picture in pictures]))
+
+    def probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        """Probabilities [R, B, classes] for pixels [B, C, H, W] (pairs: [2B, C, H, W], one after the other), 0…255."""
+        import torch
+
+        x = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32) / 255)
+        if self.pictures_at_once == 2:
+            x = x.unflatten(0, (-1, 2))
+        parts = []
+        for one, rows in zip(self.saved, self.kept, strict=True):
+            stack = x.expand(len(one.learner.setting.seeds), *x.shape)
+            logits = one.learner.predict(stack.to(one.learner.setting.network.dtype))
+            parts.append(logits[list(rows)].softmax(-1))
+        made: np.ndarray = torch.cat(parts).numpy()
+        return made
+
+    def unfitting(self, pictures: Sequence[tuple[str, Any]], given: int) -> list[str]:
+        """One line for each of these pictures that this learner cannot take, and one if some lack their partner."""
+        _, height, width = self.image_shape
+        rule, remedy = f"must be {width}x{height} pixels", f"resize it to {width}x{height}"
+        faults = [
+            fault(name, "", rule, f"{picture.width}x{picture.height}", remedy)
+            for name, picture in pictures
+            if picture.size != (width, height)
+        ]
+        if given % self.pictures_at_once:
+            faults.append(fault("IMAGES", "", "must be two by two for a learner of pairs", given))
+        return faults
+
+    def _fitted(self, picture: Any) -> np.ndarray:
+        """Pixels [C, H, W]."""
+        if self.image_shape[0] == 1:
+            return np.asarray(picture.convert("L"))[None]
+        return np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
+
+
+def load(run: str, tracking_uri: str = DEFAULT_URI) -> Predictor:
+    """The learner of a run: a configuration's, with all its seeds, or one seed's.
+
+    Args:
+        run: the run's id in MLflow; or a checkpoint file, such as results/NAME/TRIAL/learner.pt.
+        tracking_uri: where it was tracked.
+
+    Raises:
+        OrchestratorError: one line: there is no such run, or it has no checkpoint.
+    """
+    if not _RUN_ID.fullmatch(run) and Path(run).suffix == ".pt":
+        return _predictor([_checkpoint(Path(run), run)])
+    client = open_existing(tracking_uri)
+    found = _found(client, run, tracking_uri)
+    tags = found.data.tags
+    if tags.get("foml.kind") == "sweep":
+        raise OrchestratorError(_is_a_sweep(client, found))
+    seed = int(tags["foml.seed"]) if "foml.seed" in tags else None
+    configuration = tags[PARENT] if seed is not None else run
+    saved = _kept_with(client, configuration, run)
+    if not saved:
+        rule, remedy = "has no checkpoint", "it has one once all its seeds are at the end of their streams"
+        raise OrchestratorError(fault("run", "", rule, f"{run}, {found.info.status}", remedy))
+    return _predictor(saved, seed)
+
+
+def _found(client: Any, run: str, uri: str) -> Any:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.get_run(run)
+    except MlflowException as error:
+        rule = f"{uri} has none of this id"
+        raise OrchestratorError(fault("run", "", rule, run, "the table of runs in MLflow's UI shows ids")) from error
+    if "foml.kind" not in found.data.tags:
+        raise OrchestratorError(fault("run", "", "must be a run of a sweep", run))
+    return found
+
+
+def _is_a_sweep(client: Any, found: Any) -> str:
+    """The line about a sweep's run, with the runs that could have been meant."""
+    runs = [
+        f"{run.info.run_id} ({run.data.tags['foml.label']})"
+        for run in search(client, [found.info.experiment_id], "tags.`foml.kind` = 'configuration'")
+        if run.data.tags.get(PARENT) == found.info.run_id
+    ]
+    more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
+    remedy = f"there are: {', '.join(runs[:_LISTED])}{more}" if runs else ""
+    return fault("run", "", "must be a configuration's or a seed's, not a sweep's", found.info.run_id, remedy)
+
+
+def _kept_with(client: Any, configuration: str, run: str) -> list[Saved]:
+    """Every stack's checkpoint that a configuration's run has."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            if not client.list_artifacts(configuration, _CHECKPOINTS):
+                return []
+            kept = Path(client.download_artifacts(configuration, _CHECKPOINTS, folder))
+            return [_checkpoint(path, f"run {run}: {path.relative_to(folder)}") for path in sorted(kept.rglob("*.pt"))]
+    except (MlflowException, OSError) as error:
+        raise OrchestratorError(fault("run", "", "its checkpoint cannot be fetched", run, first_line(error))) from error
+
+
+def _checkpoint(path: Path, name: str) -> Saved:
+    from learners import checkpoint
+
+    try:
+        return checkpoint.read(path)
+    except OSError as error:
+        raise OrchestratorError(fault(name, "", f"must be a checkpoint that can be read ({error.strerror})")) from error
+    except ValueError as error:
+        raise OrchestratorError(fault(name, "", first_line(error).removeprefix(f"{path}: "))) from error
+
+
+def _predictor(saved: Sequence[Saved], seed: int | None = None) -> Predictor:
+    kept = [
+        tuple(row for row, one in enumerate(each.learner.setting.seeds) if seed in (None, int(one))) for each in saved
+    ]
+    chosen = [(each, rows) for each, rows in zip(saved, kept, strict=True) if rows]
+    return Predictor(tuple(each for each, _ in chosen), tuple(rows for _, rows in chosen))
+
+
+def _read(images: Sequence[Path | str]) -> tuple[list[tuple[str, Any]], list[str]]:
+    """Names and pictures, and a line for each file that is none."""
+    from PIL import Image, UnidentifiedImageError
+
+    pictures: list[tuple[str, Any]] = []
+    faults = []
+    for image in images:
+        try:
+            with Image.open(image) as picture:
+                picture.load()
+                pictures.append((str(image), picture))
+        except UnidentifiedImageError:
+            faults.append(fault(str(image), "", "must be a picture, such as PNG or JPEG"))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            reason = getattr(error, "strerror", None) or first_line(error)
+            faults.append(fault(str(image), "", f"must be a picture that can be read ({reason})"))
+    return pictures, faults
+
+
+def _lines(predictor: Predictor, images: Sequence[str]) -> list[str]:
+    """What the command prints: for each picture the class, and how sure the seeds are of it."""
+    probabilities = predictor(*images)
+    pairs = predictor.pictures_at_once == 2
+    shown = [f"{a} {b}" for a, b in zip(images[::2], images[1::2], strict=True)] if pairs else list(images)
+    lines = []
+    for row, name in enumerate(shown):
+        mean = probabilities[:, row].mean(axis=0)
+        best = int(mean.argmax())
+        agreed = int((probabilities[:, row].argmax(axis=-1) == best).sum())
+        label = _OF_PAIRS[best] if pairs else str(best)
+        lines.append(f"{name}: {label} (probability {mean[best]:.3f}; {agreed} of {len(probabilities)} seeds)")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit code: 0, or 2 with one line for each fault."""
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.predict",
+        description="Let a trained learner classify pictures. Learners of pairs take them two by two.",
+    )
+    parser.add_argument("run", metavar="RUN_ID", help="a configuration's or a seed's run in MLflow, or a learner.pt")
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="picture files")
+    parser.add_argument("--tracking-uri", default=DEFAULT_URI, metavar="URI", help=f"default: {DEFAULT_URI}")
+    arguments = parser.parse_args(argv)
+    faults: list[str] = []
+    predictor = None
+    try:
+        predictor = load(arguments.run, arguments.tracking_uri)
+    except OrchestratorError as error:
+        faults += error.faults
+    pictures, unreadable = _read(arguments.images)
+    faults += unreadable
+    if predictor is not None:
+        faults += predictor.unfitting(pictures, len(arguments.images))
+    if faults or predictor is None:
+        print("\n".join(faults), file=sys.stderr)
+        return OrchestratorError.exit_code
+    for line in _lines(predictor, arguments.images):
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

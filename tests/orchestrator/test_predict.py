@@ -1,0 +1,187 @@
+"""Learners loaded again from their runs predict on picture files as they do on arrays; what is wrong is one line each."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mlflow import MlflowClient
+from PIL import Image
+
+import learners
+from learners import checkpoint, networks, registry
+from orchestrator import chunks, predict
+from orchestrator.errors import OrchestratorError
+from orchestrator.plan import Trial
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
+
+import made_sweep as made
+
+
+def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3, 28, 28), classes=10):
+    """A learner that has learned nothing, but is one."""
+    setting = learners.Setting(networks.build(network, shape, classes), list(seeds), 10, 9, classes)
+    learner = registry.create(name, {}, setting)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(path, name, learner, network, shape)
+    return learner
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """(URI, run of FOML's, of its seed 1, of the sweep, of a configuration under way; FOML's learner)."""
+    folder = tmp_path_factory.mktemp("runs")
+    uri = made.new_database(tmp_path_factory, folder)
+    done, open_ = Trial(made.configuration("foml", K=5), (0, 1, 2)), Trial(made.configuration("online"), (0, 1))
+    sweep = made.make_sweep(folder / "results", "sweep", done, open_)
+    writer = made.tracking.Writer(uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    writer.start()
+    sweep.write_chunk(done)
+    learner = learner_file(done.folder(sweep.root) / chunks.LEARNER_FILE)
+    writer.finished(done.key)
+    writer.results(open_.key, sweep.part(open_, 0, 20))
+    assert writer.drain() == []
+    writer.close("KILLED")
+    client = MlflowClient(uri)
+    found = client.search_runs([client.get_experiment_by_name("experiment").experiment_id])
+
+    def one(**tags):
+        (run,) = [run for run in found if all(run.data.tags.get(f"foml.{key}") == value for key, value in tags.items())]
+        return run.info.run_id
+
+    return {
+        "uri": uri,
+        "foml": one(kind="configuration", learner="foml"),
+        "seed": one(kind="seed", learner="foml", seed="1"),
+        "sweep": one(kind="sweep"),
+        "open": one(kind="configuration", learner="online"),
+        "learner": learner,
+    }
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Four files of noise, and their pixels [4, C, H, W]."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 28, 28, 3), dtype=np.uint8)
+    paths = [tmp_path / f"{index}.png" for index in range(4)]
+    for path, picture in zip(paths, pixels, strict=True):
+        Image.fromarray(picture).save(path)
+    return [str(path) for path in paths], pixels.transpose(0, 3, 1, 2)
+
+
+def expected(learner, pixels):
+    x = torch.from_numpy(pixels.copy()).float().div(255)
+    return learner.predict(x.expand(len(learner.setting.seeds), *x.shape)).softmax(-1).numpy()
+
+
+def test_files_are_predicted_as_arrays_are(runs, pictures):
+    paths, pixels = pictures
+    learner = predict.load(runs["foml"], runs["uri"])
+    probabilities = learner(*paths, paths[0])
+    assert probabilities.shape == (3, 5, 10) and learner.seeds == [0, 1, 2] and learner.image_shape == (3, 28, 28)
+    np.testing.assert_allclose(probabilities[:, :4], expected(runs["learner"], pixels), atol=1e-6)
+    np.testing.assert_allclose(probabilities[:, 4], probabilities[:, 0], atol=1e-6)
+    np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-5)
+
+
+def test_a_seeds_run_is_that_seed_alone(runs, pictures):
+    paths, pixels = pictures
+    learner = predict.load(runs["seed"], runs["uri"])
+    assert learner.seeds == [1]
+    np.testing.assert_allclose(learner(*paths), expected(runs["learner"], pixels)[[1]], atol=1e-6)
+
+
+def test_the_command(runs, pictures, capsys):
+    paths, pixels = pictures
+    assert predict.main([runs["foml"], *paths, "--tracking-uri", runs["uri"]]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    for line, path, each in zip(
+        told.out.splitlines(), paths, expected(runs["learner"], pixels).transpose(1, 0, 2), strict=True
+    ):
+        best = each.mean(axis=0).argmax()
+        agreed = (each.argmax(axis=1) == best).sum()
+        assert line == f"{path}: {best} (probability {each.mean(axis=0)[best]:.3f}; {agreed} of 3 seeds)"
+
+
+def test_a_checkpoint_file_will_do_and_grey_pictures_too(tmp_path, capsys):
+    learner = learner_file(tmp_path / "learner.pt", "online", (4,), shape=(1, 16, 20))
+    colour = np.random.default_rng(1).integers(0, 256, (16, 20, 3), dtype=np.uint8)
+    picture = Image.fromarray(colour)
+    picture.save(tmp_path / "a.png")
+    grey = np.asarray(picture.convert("L"))[None, None]
+    got = predict.load(str(tmp_path / "learner.pt"))(tmp_path / "a.png")
+    np.testing.assert_allclose(got, expected(learner, grey), atol=1e-6)
+
+
+def test_pairs_come_two_by_two(tmp_path, capsys):
+    learner = learner_file(tmp_path / "learner.pt", "online", (0, 1), "siamese", (3, 32, 32), 2)
+    pixels = np.random.default_rng(2).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+    paths = [str(tmp_path / f"{index}.png") for index in range(4)]
+    for path, picture in zip(paths, pixels, strict=True):
+        Image.fromarray(picture).save(path)
+    x = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()).float().div(255).unflatten(0, (2, 2))
+    wanted = learner.predict(x.expand(2, *x.shape)).softmax(-1).numpy()
+    np.testing.assert_allclose(predict.load(str(tmp_path / "learner.pt"))(*paths), wanted, atol=1e-6)
+    assert predict.main([str(tmp_path / "learner.pt"), *paths]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0].startswith(f"{paths[0]} {paths[1]}: ")
+    assert lines[0].split(": ")[1].split(" ")[0] == ("different", "same")[int(wanted[:, 0].mean(0).argmax())]
+    assert predict.main([str(tmp_path / "learner.pt"), *paths[:3]]) == 2
+    assert capsys.readouterr().err == "IMAGES: must be two by two for a learner of pairs (got 3)\n"
+
+
+def test_everything_that_is_wrong_is_told_at_once(runs, pictures, tmp_path, capsys):
+    paths, _ = pictures
+    large, text = tmp_path / "large.png", tmp_path / "text.png"
+    Image.new("RGB", (30, 28)).save(large)
+    text.write_text("no picture")
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(Path(paths[0]).read_bytes()[:200])
+    none = tmp_path / "none.png"
+    words = [str(large), paths[0], str(text), str(none), str(cut)]
+    assert predict.main([runs["foml"], *words, "--tracking-uri", runs["uri"]]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    lines = told.err.splitlines()
+    assert lines[:2] == [
+        f"{text}: must be a picture, such as PNG or JPEG",
+        f"{none}: must be a picture that can be read (No such file or directory)",
+    ]
+    assert lines[2].startswith(f"{cut}: must be a picture that can be read (")
+    assert lines[3:] == [f"{large}: must be 28x28 pixels (got 30x28); resize it to 28x28"]
+    with pytest.raises(OrchestratorError) as caught:
+        predict.load(runs["foml"], runs["uri"])(*words)
+    assert caught.value.faults == tuple(lines)
+    assert predict.main(["0" * 32, str(none), "--tracking-uri", runs["uri"]]) == 2
+    assert capsys.readouterr().err.count("\n") == 2, "a wrong run hides no wrong picture"
+
+
+def test_runs_without_a_learner(runs, tmp_path, capsys):
+    def told(run):
+        with pytest.raises(OrchestratorError) as caught:
+            predict.load(run, runs["uri"])
+        (line,) = caught.value.faults
+        return line
+
+    nobody = "f" * 32
+    assert (
+        told(nobody)
+        == f"run: {runs['uri']} has none of this id (got {nobody}); the table of runs in MLflow's UI shows ids"
+    )
+    assert told(runs["open"]) == (
+        f"run: has no checkpoint (got {runs['open']}, KILLED); "
+        "it has one once all its seeds are at the end of their streams"
+    )
+    line = told(runs["sweep"])
+    assert line.startswith(
+        f"run: must be a configuration's or a seed's, not a sweep's (got {runs['sweep']}); there are: "
+    )
+    assert f"{runs['foml']} (foml K=5)" in line
+    (tmp_path / "learner.pt").write_bytes(b"no learner")
+    assert told(str(tmp_path / "learner.pt")).startswith(f"{tmp_path}/learner.pt: must be a whole file written by")
+    assert told(str(tmp_path / "none.pt")) == (
+        f"{tmp_path}/none.pt: must be a checkpoint that can be read (No such file or directory)"
+    )
