@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from learners.pcoc import Prior, log_class, log_density, log_volume
+from learners.pcoc import Prior, log_class, log_density, log_volume, precision
 
 
 class Window(NamedTuple):
@@ -72,23 +72,29 @@ def _log_joints(prior: Prior, z: Tensor, y: Tensor) -> Tensor:
     label = F.one_hot(y, classes)
     before = label.cumsum(1) - label  # points of each class before t, [R, T, C]
 
-    # Row i: the density at z_t of point i's class, known from its points among i … t−1.
-    mean, log_noise, strength = prior.mean[row, y], prior.log_noise[row, y], prior.log_strength.exp()
-    moved = label.unsqueeze(3) * (z - mean).unsqueeze(2)
+    # Pairs i ≤ t: the density at z_t of point i's class, known from its points among i … t−1.
+    i, t = torch.triu_indices(points, points, device=y.device)
+    own = y[:, i]
+    count = before[row, t, own] - before[row, i, own]
+    moved = label.unsqueeze(3) * (z - prior.mean[row, y]).unsqueeze(2)
     moved = moved.cumsum(1) - moved  # sums over the points before t, [R, T, C, F]
-    sums = torch.einsum("ric,rtcf->ritf", label.to(z.dtype), moved) - moved[row, position, y].unsqueeze(2)
-    sums = sums.masked_fill((position < position.unsqueeze(1)).unsqueeze(2), 0)
-    count = (before.transpose(1, 2)[row, y] - before[row, position, y].unsqueeze(2)).clamp(min=0)  # [R, i, t]
-    known = strength[row, y].unsqueeze(2) + count.unsqueeze(3)
-    deviation = z.unsqueeze(1) - mean.unsqueeze(2) - sums / known
-    volume = log_volume(prior.log_noise.unsqueeze(2), strength.unsqueeze(2) + position.unsqueeze(1))  # [R, C, count]
-    density = log_density(deviation, log_noise.unsqueeze(2), known, volume[row.unsqueeze(2), y.unsqueeze(2), count])
-    # Row T + c: the density of class c, if no point of it comes from s on.
-    log_noise, known = prior.log_noise.unsqueeze(2), strength.unsqueeze(2)
-    unseen = log_density(z.unsqueeze(1) - prior.mean.unsqueeze(2), log_noise, known, log_volume(log_noise, known))
-    nowhere = points + torch.arange(classes, device=y.device)
-    first = torch.where(label > 0, position.unsqueeze(1), nowhere).flip(1).cummin(1).values.flip(1)  # [R, S, C]
-    density = torch.cat([density, unseen], 1)[row.unsqueeze(2), first]  # [R, S, C, T]
+    # What depends on class and count alone is computed for each of these, [R, C, count, F].
+    log_noise = prior.log_noise.unsqueeze(2)
+    known = prior.log_strength.exp().unsqueeze(2) + position.unsqueeze(1)
+    certainty, volume = precision(log_noise, known), log_volume(log_noise, known)
+    shift = (moved[row, t, own] - moved[row, i, own]) * known.reciprocal()[row, own, count]
+    deviation = z[:, t] - prior.mean[row, own] - shift
+    seen = log_density(deviation, certainty[row, own, count], volume[row, own, count])
+    # Density of each class, if no point of it comes from s on, [R, C, T].
+    unseen = log_density(z.unsqueeze(1) - prior.mean.unsqueeze(2), certainty[:, :, :1], volume[:, :, :1])
+    density = torch.cat([seen, unseen.flatten(1)], 1)
+
+    first = torch.where(label > 0, position.unsqueeze(1), points).flip(1).cummin(1).values.flip(1)  # [R, S, C]
+    first = first.unsqueeze(3)
+    pair = first * points - first * (first + 1) // 2 + position  # where (first, t) stands among the pairs
+    none = len(i) + torch.arange(classes, device=y.device).unsqueeze(1) * points + position
+    place = torch.where(first <= position, pair, none)  # [R, S, C, T]
+    density = density.gather(1, place.flatten(1)).view(place.shape)
 
     counts = (before.unsqueeze(1) - before.unsqueeze(2)).clamp(min=0)  # [R, S, T, C]
     return density.transpose(2, 3) + log_class(prior, counts)

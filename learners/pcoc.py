@@ -43,14 +43,18 @@ class Prior(NamedTuple):
         )
 
 
-def log_density(deviation: Tensor, log_noise: Tensor, known: Tensor, volume: Tensor) -> Tensor:
-    """log N(deviation; 0, σ² + σ²/known), summed over the last axis, the features; `volume` is `log_volume`'s.
+def log_density(deviation: Tensor, certainty: Tensor, volume: Tensor) -> Tensor:
+    """log N(deviation; 0, σ² + σ²/known), summed over the last axis, the features.
 
     The predictive density of a class at a point that lies `deviation` from the mean that it is expected to have, which
-    is known as well as from `known` = κ + n points.
+    is known as well as from `known` = κ + n points; `certainty` is `precision`'s, `volume` is `log_volume`'s.
     """
-    scaled = deviation.square() * ((-log_noise).exp() * known / (known + 1))
-    return -0.5 * (scaled.sum(-1) + volume)
+    return -0.5 * ((deviation.square() * certainty).sum(-1) + volume)
+
+
+def precision(log_noise: Tensor, known: Tensor) -> Tensor:
+    """1 / (σ² + σ²/known)."""
+    return (-log_noise).exp() * known / (known + 1)
 
 
 def log_volume(log_noise: Tensor, known: Tensor) -> Tensor:
@@ -65,7 +69,8 @@ def log_joint(prior: Prior, counts: Tensor, sums: Tensor, z: Tensor) -> Tensor:
     mean = (strength * prior.mean.unsqueeze(1) + sums) / known
     deviation = z[:, :, None, None] - mean.unsqueeze(1)
     volume = log_volume(prior.log_noise.unsqueeze(1), known)
-    density = log_density(deviation, prior.log_noise[:, None, None], known.unsqueeze(1), volume.unsqueeze(1))
+    certainty = precision(prior.log_noise.unsqueeze(1), known)
+    density = log_density(deviation, certainty.unsqueeze(1), volume.unsqueeze(1))
     return density + log_class(prior, counts).unsqueeze(1)
 
 
