@@ -97,7 +97,8 @@ class ICaRL(Learner):
             return {}
         if self.means is not None:
             self.means = self._class_means()
-        return {"loss": loss}
+        absent = self.known & ~self.current
+        return {"loss": loss, "distilled": absent.sum(1).to(loss.dtype) / self.known.sum(1)}
 
     def _loss(self, batch: Batch) -> Loss:
         known, absent = self.known.unsqueeze(1), (self.known & ~self.current).unsqueeze(1)

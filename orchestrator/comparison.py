@@ -45,7 +45,8 @@ class Row:
     """A configuration's results.
 
     ``lost``: seed → what became of it, of those that are not in the means. ``values``: the objective of the others.
-    ``points_to``: by threshold. ``test_error``: mean over tasks; None if it was not asked for.
+    ``points_to``: by threshold. ``test_error``: mean over tasks; None if it was not asked for. ``distilled``: mean of
+    the curve of that name, the share of a learner's targets that an older model of it gave; None if it has none.
     """
 
     of: ConfigurationRuns
@@ -56,6 +57,7 @@ class Row:
     points_to: dict[float, Reached] = field(default_factory=dict)
     difference: Difference | None = None
     test_error: Interval | None = None
+    distilled: float | None = None
 
     @property
     def usable(self) -> bool:
@@ -64,14 +66,17 @@ class Row:
 
     @property
     def notes(self) -> str:
-        """What became of the seeds that are lost, those with the same fate together."""
+        """What became of the seeds that are lost, those with the same fate together; how much was distilled."""
         fates: dict[str, list[int]] = {}
         for seed, what in self.lost.items():
             fates.setdefault(what, []).append(seed)
-        return ", ".join(
+        told = [
             f"{'seed' if len(seeds) == 1 else 'seeds'} {' '.join(map(str, seeds))} {what}"
             for what, seeds in fates.items()
-        )
+        ]
+        if self.distilled is not None:
+            told.append(f"{100 * self.distilled:.1f} % of targets distilled" if self.distilled else "nothing distilled")
+        return ", ".join(told)
 
 
 def compare(
@@ -151,6 +156,7 @@ def _row(of: ConfigurationRuns, objective: str, curves: pd.DataFrame, thresholds
         values = dict(zip(map(int, means.index), map(float, means), strict=True))
     final = _of_metric(by_task, "validation_error")
     within = whole[whole.metric == ADAPTATION].sort_values("step")
+    distilled = whole[whole.metric == "distilled"].value
     return Row(
         of,
         metrics.interval(np.array(list(values.values()))),
@@ -158,6 +164,7 @@ def _row(of: ConfigurationRuns, objective: str, curves: pd.DataFrame, thresholds
         lost,
         values,
         {error: _reached(error, within) for error in thresholds},
+        distilled=float(distilled.mean()) if len(distilled) else None,
     )
 
 

@@ -285,6 +285,7 @@ def test_targets_are_labels_for_present_classes_and_the_teachers_sigmoids_for_ab
     learner.update(shown(learner, [3, 4], [1, 6]))
     learner.update(shown(learner, [5, 6], [6, 1]))
     # Known: 0, 1, 2, 6; present: 1 and 6; 0 and 2 are absent.
+    assert learner.update(shown(learner, [5], [6]))["distilled"].tolist() == [0.5]
     points = shown(learner, [0, 3, 4, 8], [0, 1, 6, 2])
     logits = learner.setting.network.logits(learner.model.phi, learner.model.statistics, points.x)
     teacher = learner.teacher.predict(points.x).sigmoid()
@@ -308,7 +309,7 @@ def test_where_every_class_is_present_nothing_is_distilled() -> None:
         labels = F.one_hot(points.y, 10).double()
         expected = F.binary_cross_entropy_with_logits(logits[..., :2], labels[..., :2], reduction="sum") / 2
         assert float(learner._loss(points)(logits)) == pytest.approx(float(expected), rel=1e-12)
-        learner.update(shown(learner, [1], [1]))
+        assert learner.update(shown(learner, [1], [1]))["distilled"].tolist() == [0]
         learner.end_task()
 
 

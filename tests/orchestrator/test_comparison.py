@@ -78,6 +78,13 @@ def test_holm_keeps_the_order_and_is_never_above_one():
     assert holm([]) == []
 
 
+def test_how_much_was_distilled_is_noted():
+    errors = {"a": {0: 0.1}, "b": {0: 0.2}, "c": {0: 0.3}}
+    shares = curves({"a": {0: 0.0}, "b": {0: 0.025}}, metric="distilled")
+    rows = compare(sweep_of(*(configuration(each, seeds=(0,)) for each in errors)), pd.concat([curves(errors), shares]))
+    assert [row.notes for row in rows] == ["nothing distilled", "2.5 % of targets distilled", ""]
+
+
 def test_what_is_lost_is_named_and_wins_nothing():
     errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.2}}
     found = sweep_of(
