@@ -34,6 +34,11 @@ _PICTURES_AT_ONCE = 16
 """Predictions on a CPU go through in batches of at most this size, so that activations stay in the cache."""
 
 
+_SHAPES = {"cpu": 24, "cuda": 6}
+"""Shapes of batch that memory is kept for, the latest; a class mean or a held-out set may have any. (A GPU sweeps whole
+batches, and has one shape for each size of them.)"""
+
+
 class Sweeps(Protocol):
     """A forward sweep for some replicates that has been made, and those that may follow."""
 
@@ -236,10 +241,12 @@ class RainbowTangent(TangentNetwork):
         return self.sweeps(phi, statistics, x)
 
     def _stages(self, phi: Tensor, x: Tensor) -> RainbowStages:
-        """Made once for a shape of batch; a run knows few of them."""
-        if x.shape not in self._made:
-            self._made[x.shape] = RainbowStages(x.shape, self.module.filters, self.classes, phi)
-        return self._made[x.shape]
+        """Made once for a shape of batch, as long as it is one of the latest."""
+        stages = self._made.pop(x.shape, None) or RainbowStages(x.shape, self.module.filters, self.classes, phi)
+        self._made[x.shape] = stages
+        if len(self._made) > _SHAPES.get(phi.device.type, 6):
+            del self._made[next(iter(self._made))]
+        return stages
 
 
 class SiameseTangent(TangentNetwork):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from learners import tangent
 from learners.networks import Loss, Network, build, cross_entropy
 from learners.tangent import TangentEmbeddingPass, TangentPass
 
@@ -195,6 +196,20 @@ def test_memory_of_a_dropped_pass_is_used_again() -> None:
     (stages,) = network._made.values()  # type: ignore[attr-defined]
     window.clear()
     assert len(stages._free) == 4
+
+
+def test_memory_is_kept_for_the_latest_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass whose shape has been forgotten since goes on as if nothing had happened."""
+    monkeypatch.setitem(tangent._SHAPES, "cpu", 3)
+    network, by_autograd = networks("rainbow", (16, 16))
+    phi, statistics = network.initial([0])
+    x, v = pictures("rainbow", (16, 16), 1), direction(phi)
+    kept = network.training_pass(phi, statistics, x, cross_entropy(labels(1)), twice=True)
+    for N in (4, 5, 6, 7, 5):
+        network.logits(phi, statistics, pictures("rainbow", (16, 16), 1, N))
+    assert [shape[1] for shape in network._made] == [6, 7, 5]  # type: ignore[attr-defined]
+    truth = by_autograd.training_pass(phi, statistics, x, cross_entropy(labels(1)), twice=True)
+    assert distance(kept.hessian_vector_product(v), truth.hessian_vector_product(v)) < 1e-10
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
