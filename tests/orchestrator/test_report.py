@@ -358,7 +358,8 @@ def test_test_errors_are_shown_when_asked_for(finished, tmp_path, capsys):
 
 def test_the_sweeps_description_is_its_table(finished):
     note = MlflowClient(finished.uri).get_run(finished.parent_id).data.tags["mlflow.note.content"]
-    assert note.startswith("3 of 3 configurations complete.")
+    best = interval(by_seed(finished.sweep, finished.sweep.plan.trials[1]).mean(axis=0))
+    assert note.startswith(f"Best: **foml K=5**, {best}. 3 of 3 configurations complete;")
     assert "| foml | K=5 | " in note and "seed 1 diverged at batch 35" in note
 
 

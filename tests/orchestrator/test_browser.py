@@ -1,0 +1,243 @@
+"""A sweep in MLflow's real UI and the report's page, in a real browser.
+
+Needs Chromium and its driver (Debian: chromium, chromium-driver). Screenshots are kept in the test's temporary folder.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from orchestrator import report
+from orchestrator.plan import Trial
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
+
+import made_sweep as made
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="needs chromium and chromedriver: apt-get install chromium chromium-driver",
+)
+
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--window-size=1600,1300",
+)  # fmt: skip
+PATIENCE_S = 40
+NAME = "a sweep <b>&amp; more</b></script>"
+
+
+class Page:
+    """A browser, looked through for texts and elements as its user would."""
+
+    def __init__(self, driver, shots):
+        self.driver, self.shots = driver, shots
+
+    def until(self, condition, what):
+        """Wait for a condition; what fails leaves a screenshot behind."""
+        try:
+            return WebDriverWait(self.driver, PATIENCE_S, 0.2, ignored_exceptions=(Exception,)).until(condition)
+        except TimeoutException:
+            self.shot("failed")
+            pytest.fail(f"{what} was not there after {PATIENCE_S} s: see {self.shots}/failed.png")
+
+    def find(self, css):
+        """The first element shown that fits."""
+
+        def there(driver):
+            return next((each for each in driver.find_elements(By.CSS_SELECTOR, css) if each.is_displayed()), None)
+
+        return self.until(there, css)
+
+    def says(self, text):
+        self.until(lambda driver: text in driver.find_element(By.TAG_NAME, "body").text, f"the text {text}")
+
+    def click(self, text, kind="*"):
+        """Click on the innermost element of this kind that has this text."""
+
+        def clicked(driver):
+            found = driver.find_elements(By.XPATH, f'//{kind}[normalize-space(.)="{text}"]')
+            shown = [each for each in found if each.is_displayed()]
+            if shown:
+                shown[-1].click()
+            return bool(shown)
+
+        self.until(clicked, f"{text}, to be clicked,")
+
+    def shot(self, name):
+        """A screenshot, kept; its pixels [height, width, 3]."""
+        path = self.shots / f"{name}.png"
+        self.driver.save_screenshot(str(path))
+        return matplotlib.image.imread(path)[..., :3]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield Page(driver, tmp_path_factory.mktemp("screenshots"))
+    driver.quit()
+
+
+@dataclass
+class Tracked:
+    uri: str
+    parent_id: str
+    out: Path
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """Three configurations of three seeds, with their report."""
+    folder = tmp_path_factory.mktemp("tracked")
+    uri = made.new_database(tmp_path_factory, folder)
+    trials = [Trial(made.configuration("foml", K=k), (0, 1, 2)) for k in (1, 5)]
+    trials.append(Trial(made.configuration("online"), (0, 1, 2)))
+    sweep = made.make_sweep(folder / "results", NAME, *trials)
+    parent_id = made.write_all(sweep, uri, "my experiment")
+    report.write_report(NAME, uri, folder / "out")
+    return Tracked(uri, parent_id, folder / "out")
+
+
+@pytest.fixture(scope="module")
+def server(tracked, tmp_path_factory):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    words = ["--backend-store-uri", tracked.uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    folder = tmp_path_factory.mktemp("server")
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "server", *words],
+            cwd=folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/health", timeout=5).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.3)
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # it holds nothing that is still wanted, and takes its time to end
+        process.wait(30)
+
+
+def coloured(pixels):
+    """The share of pixels that are neither white nor grey."""
+    return float((np.ptp(pixels, axis=-1) > 0.15).mean())
+
+
+def test_the_sweep_in_mlflows_ui(page, server, tracked):
+    driver = page.driver
+    # From the list of experiments to the sweep,
+    driver.get(f"{server}/#/experiments")
+    page.click("Model training")
+    page.click("my experiment", "a")
+    page.says("matching runs")
+    page.says(NAME)
+    page.shot("1 the experiment")
+    page.click(NAME, "a")
+    # whose description is the table,
+    page.says("Description")
+    page.says("Best: foml K=")
+    page.says("configurations complete")
+    page.shot("2 the sweep")
+    # to a configuration, with its options
+    page.click("foml K=5", "a")
+    page.until(lambda driver: tracked.parent_id not in driver.current_url, "the configuration's page")
+    page.says("foml K=5")
+    page.says("alpha1")
+    page.says("validation_error")
+    page.shot("3 a configuration")
+    # and curves,
+    page.click("Model metrics", "button")
+    page.says("cumulative_error")
+    page.find(".js-plotly-plot .scatterlayer .js-line")
+    assert coloured(page.shot("4 its curves")) > 0.001
+    # and back to the figure and the page among the sweep's artifacts.
+    driver.get(f"{server}/#/experiments/1/runs/{tracked.parent_id}/artifacts")
+    page.click("report")
+    page.click("learning_curves.png")
+    picture = page.find("img[src*='blob:'], img[src*='learning_curves']")
+    page.until(lambda driver: driver.execute_script("return arguments[0].naturalWidth", picture) == 2160, "the picture")
+    page.shot("5 the figure")
+    page.click("report.html")
+    driver.switch_to.frame(page.find("iframe"))
+    page.says("Configurations")
+    page.until(lambda driver: driver.execute_script("return Bokeh.documents.length"), "Bokeh's charts")
+    driver.switch_to.default_content()
+    page.shot("6 the page")
+
+
+def test_the_reports_page_from_disk(page, tracked):
+    driver = page.driver
+    driver.get_log("browser")
+    driver.get((tracked.out / "report.html").as_uri())
+    assert driver.title == NAME and page.find("h1").text == NAME
+    page.until(lambda driver: driver.execute_script("return Bokeh.documents[0]?.is_idle"), "Bokeh's charts")
+    time.sleep(0.5)
+    resources = driver.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
+    assert [name for name in resources if not re.match("data:|blob:|file:", name)] == []
+    assert [line for line in driver.get_log("browser") if line["level"] == "SEVERE"] == []
+    table = page.find("table").text
+    assert "foml" in table and "K=5" in table and "±" in table
+    for chart in ("learning_curves", "adaptation", "ablation_K", "cost", "effects"):
+        assert driver.find_elements(By.CSS_SELECTOR, f"#{chart} .bk-Figure, #{chart} [data-root-id]"), chart
+
+    curves = page.find("#learning_curves")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", curves)
+    time.sleep(0.5)
+    everything = coloured(page.shot("7 from disk"))
+    boxes = driver.find_elements(By.CSS_SELECTOR, "#series input")
+    assert len(boxes) == 3
+    shown = "return owned[arguments[0]].map(id => Bokeh.documents[0].get_model_by_id(id).visible)"
+    boxes[0].click()
+    assert set(driver.execute_script(shown, 0)) == {False} and set(driver.execute_script(shown, 1)) == {True}
+    page.click("none", "button")
+    time.sleep(0.5)
+    assert coloured(page.shot("8 nothing switched on")) < 0.5 * everything
+    page.click("all", "button")
+    assert set(driver.execute_script(shown, 0)) == {True}
+    time.sleep(0.5)
+
+    # Zoom: a box drawn over the left panel.
+    limits = "const r = Bokeh.documents[0].get_model_by_id(arguments[0]).x_range; return [r.start, r.end]"
+    panel = curves.find_element(By.CSS_SELECTOR, "#learning_curves > div")
+    root = panel.find_element(By.CSS_SELECTOR, "[data-root-id]").get_attribute("data-root-id")
+    before = driver.execute_script(limits, root)
+    ActionChains(driver).move_to_element_with_offset(panel, -80, -40).click_and_hold().move_by_offset(
+        90, 60
+    ).release().perform()
+    page.until(lambda driver: driver.execute_script(limits, root) != before, "the zoom")
+    after = driver.execute_script(limits, root)
+    assert before[0] < after[0] < after[1] < before[1]
+    page.shot("9 zoomed")
