@@ -289,7 +289,7 @@ def _named(name: Any, known: Mapping[str, Any], file: str, where: str, faults: l
     return None
 
 
-class _Loader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """YAML as people mean it: `1e-3` is a number, and a key written twice is a mistake."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -303,14 +303,14 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
 
-_Loader.add_implicit_resolver(
+StrictLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
 
 def _read_yaml(path: Path, name: str) -> dict[str, Any]:
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(fault(name, "", f"must be a readable YAML file ({reason})")) from error
@@ -333,7 +333,7 @@ def _override(document: dict[str, Any], word: str) -> str | None:
     if not equals or not steps:
         return fault(COMMAND_LINE, word, "must be written key=value, such as seeds=3 or learners[0].K=5")
     try:
-        value = yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=StrictLoader)
     except yaml.YAMLError:
         return fault(COMMAND_LINE, key, "must be a YAML value", text)
     place: Any = document
