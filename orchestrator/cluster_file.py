@@ -10,6 +10,7 @@ import contextlib
 import copy
 import io
 import json
+import logging
 import re
 import stat
 from collections.abc import Mapping
@@ -283,6 +284,7 @@ def _rays_own(document: dict[str, Any], schema: dict[str, Any], file: str) -> li
         return faults
     from ray.autoscaler._private.util import prepare_config, validate_config
 
+    logging.getLogger("ray.autoscaler").setLevel(logging.ERROR)  # it tells what it fills in
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import nodes
 from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.plan import Trial
@@ -201,6 +202,8 @@ def run_trials(
     # Tune tells of every death with a traceback, and at length of result files that its own loggers would have written.
     # The callback tells of deaths in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    if not cluster.local and (lacking := nodes.missing(nodes.joined(), nodes.promised())):
+        progress.say(f"cluster: {lacking}")
     wanted = sweep.document.resources
     callback = TakeResults(writer, progress, outcome)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again

@@ -22,8 +22,8 @@ def collect(store_hash: str) -> dict[str, str]:
     return {
         "foml.git_commit": commit,
         "foml.git_dirty": dirty,
-        "foml.version": _version("foml-orchestrator"),
-        "foml.versions": " ".join(f"{name}={_version(name)}" for name in PACKAGES),
+        "foml.version": package_version("foml-orchestrator"),
+        "foml.versions": " ".join(f"{name}={package_version(name)}" for name in PACKAGES),
         "foml.python": platform.python_version(),
         "foml.platform": platform.platform(),
         "foml.hostname": socket.gethostname(),
@@ -53,7 +53,7 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

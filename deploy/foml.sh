@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# On the head: a command of the orchestrator on this cluster, with its MLflow and its shared folder.
+#
+#   foml.sh sweep mine.yaml seeds=3     foml.sh sweep --resume NAME     foml.sh doctor     foml.sh report NAME
+set -euo pipefail
+shared=${FOML_SHARED:-/srv/foml}
+set -a
+# shellcheck disable=SC1090,SC1091
+. "${FOML_MLFLOW:-$HOME/mlflow}/env"
+set +a
+export RAY_ADDRESS=auto RAY_AUTH_MODE=token
+command=$1
+shift
+case $command in
+sweep | doctor) set -- "$@" "tracking.uri=$MLFLOW_TRACKING_URI" "storage=$shared/results" ;;
+report) set -- "$@" --tracking-uri "$MLFLOW_TRACKING_URI" ;;
+esac
+cd "$shared"
+exec "$HOME/foml-venv/bin/python" -m "orchestrator.$command" "$@"

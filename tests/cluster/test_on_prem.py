@@ -1,0 +1,157 @@
+"""A real cluster on hosts of one's own: `ray up`, sweeps over it, MLflow on PostgreSQL, and what can go wrong.
+
+The tests are in order: the last ones take the cluster apart.
+"""
+
+import json
+import sys
+import time
+
+import pytest
+
+from orchestrator import chunks
+
+from .conftest import OnPrem
+
+pytestmark = pytest.mark.timeout(900)
+
+SWEEP = """
+name: {name}
+stream: {{name: rainbow_digits, tasks: 4, train: {train}, validation: 12, test: 12}}
+learners: [{{name: foml, K: {{grid: [1, 2, 3]}}}}, {{name: online}}]
+seeds: 2
+chunk: 2
+"""
+BATCHES = 4 * 150 // 10  # of SWEEP with 150 to train on
+READ_BACK = """
+import json, mlflow
+client = mlflow.MlflowClient()
+(found,) = client.search_experiments(filter_string="name = 'NAME'")
+runs = client.search_runs([found.experiment_id], max_results=1000)
+seeds = [run for run in runs if run.data.tags["foml.kind"] == "seed"]
+steps = [[point.step for point in client.get_metric_history(run.info.run_id, "online_error")] for run in seeds]
+files = [file.path for run in runs for file in client.list_artifacts(run.info.run_id)]
+print(json.dumps({"status": sorted({run.info.status for run in runs}), "steps": steps, "files": sorted(set(files))}))
+"""
+
+
+def read_back(cluster: OnPrem, name: str) -> dict[str, list[str] | list[list[int]]]:
+    """What MLflow holds of a sweep, asked on the head, where alone it listens."""
+    script = cluster.hosts.shared / "read_back.py"
+    script.write_text(READ_BACK.replace("NAME", name))
+    said = cluster.on_head("set -a; . ~/mlflow/env; cd /; ~/foml-venv/bin/python /srv/foml/read_back.py 2>/dev/null")
+    held: dict[str, list[str] | list[list[int]]] = json.loads(said.splitlines()[-1])
+    return held
+
+
+def begin(cluster: OnPrem, name: str, train: int = 150) -> None:
+    (cluster.hosts.shared / f"{name}.yaml").write_text(SWEEP.format(name=name, train=train), encoding="utf-8")
+    cluster.on_head(
+        f"(setsid nohup bash ~/foml/foml.sh sweep {name}.yaml >/srv/foml/{name}.log 2>&1; echo $? >/srv/foml/{name}.rc) </dev/null >/dev/null 2>&1 &"
+    )
+
+
+def log_of(cluster: OnPrem, name: str) -> str:
+    return (cluster.hosts.shared / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def hosts_at_work(cluster: OnPrem, name: str) -> list[str]:
+    """Hosts that have written a chunk, as the claims in the trials' folders say."""
+    folder = cluster.hosts.shared / "results" / name
+    claims = [path for path in folder.glob("*/attempt-*") if list(path.parent.glob("chunk-*.pt"))]
+    return sorted({path.read_text().split()[0] for path in claims if path.read_text()})
+
+
+def wait_for(what: object, seconds: float, cluster: OnPrem, name: str) -> None:
+    until = time.monotonic() + seconds
+    while not what():  # type: ignore[operator]
+        assert time.monotonic() < until, log_of(cluster, name)[-3000:]
+        assert not (cluster.hosts.shared / f"{name}.rc").exists() or what(), log_of(cluster, name)[-3000:]  # type: ignore[operator]
+        time.sleep(0.2)
+
+
+def end_of(cluster: OnPrem, name: str, seconds: float = 240) -> int:
+    wait_for(lambda: (cluster.hosts.shared / f"{name}.rc").exists(), seconds, cluster, name)
+    return int((cluster.hosts.shared / f"{name}.rc").read_text())
+
+
+def test_ray_up_brings_every_node_with_the_project_at_one_state(on_prem: OnPrem) -> None:
+    said = on_prem.on_head("bash ~/foml/foml.sh doctor", check=False)
+    assert "cluster: 3 nodes with 4 CPUs and 0 GPUs" in said, said
+    for address in on_prem.hosts.address.values():
+        assert f"node {address}: " in said
+    assert said.count("versions, clock and storage agree") == 3, said
+    assert "a run and a file were written and came back" in said
+    assert said.splitlines()[-1] == "all is well", said
+
+
+def test_a_client_without_the_token_is_refused(on_prem: OnPrem) -> None:
+    head = on_prem.hosts.address["h0"]
+    script = f"import ray; ray.init('{head}:6379', logging_level='ERROR', _node_ip_address='{on_prem.hosts.gateway}')"
+    for token in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+        environment = {"HOME": str(on_prem.laptop), "RAY_AUTH_MODE": "disabled"} | token
+        done = on_prem.command(sys.executable, "-c", script, timeout=120, **environment)
+        assert done.returncode != 0
+        assert "uthenticat" in done.stderr, done.stderr[-2000:]
+
+
+def test_results_where_not_every_node_sees_them_are_refused_in_one_line(on_prem: OnPrem) -> None:
+    (on_prem.hosts.shared / "alone.yaml").write_text(SWEEP.format(name="alone", train=30), encoding="utf-8")
+    said = on_prem.on_head(
+        "set -a; . ~/mlflow/env; export RAY_ADDRESS=auto RAY_AUTH_MODE=token; cd /srv/foml;"
+        "~/foml-venv/bin/python -m orchestrator.sweep alone.yaml storage=/root/results tracking.uri=$MLFLOW_TRACKING_URI;"
+        "echo exit code $?",
+        check=False,
+    )
+    assert said.splitlines()[-1] == "exit code 2", said
+    workers = f"{on_prem.hosts.address['h1']}, {on_prem.hosts.address['h2']}"
+    line = f"storage: must be a folder that every node sees; not seen from {workers} (got /root/results); put it on"
+    assert line in said
+    assert "Traceback" not in said
+
+
+def test_a_worker_lost_in_mid_sweep_costs_no_step_and_is_told(on_prem: OnPrem) -> None:
+    begin(on_prem, "lost")
+    wait_for(lambda: len(hosts_at_work(on_prem, "lost")) == 2, 120, on_prem, "lost")
+    on_prem.hosts.stop("h2")
+    assert end_of(on_prem, "lost") == 0, log_of(on_prem, "lost")[-3000:]
+    held = read_back(on_prem, "lost")
+    assert held["status"] == ["FINISHED"]
+    assert [sorted(steps) for steps in held["steps"]] == [list(range(BATCHES))] * 8  # type: ignore[type-var]
+    assert {"checkpoint", "report"} <= set(held["files"])  # type: ignore[arg-type]
+    folders = [path for path in (on_prem.hosts.shared / "results/lost").iterdir() if list(path.glob("chunk-*"))]
+    attempts = {path: sorted(claim.read_text().split()[0] for claim in path.glob("attempt-*")) for path in folders}
+    assert len(attempts) == 4
+    moved = [path for path, claims in attempts.items() if len(claims) > 1]
+    assert moved  # what ran on the lost host went on elsewhere …
+    for path in folders:
+        done = chunks.newest(path)
+        assert done is not None and done.finished
+        assert done.curves.batches == BATCHES
+    # … and the store came to each host by the shared folder, into a cache of its own.
+    for name in ("h1", "h2"):
+        copies = on_prem.hosts.folder / name / "home/.cache/foml-orchestrator/copies"
+        assert [len(list(copy.glob("seed-*"))) for copy in copies.iterdir()] == [2]
+    said = on_prem.on_head("bash ~/foml/foml.sh doctor", check=False)
+    gone = on_prem.hosts.address["h2"]
+    assert f"FAULT  cluster: 2 of 3 nodes: {gone} has not joined" in said, said
+    assert said.splitlines()[-1] == "1 fault"
+
+
+def test_ray_down_ends_ray_and_keeps_what_was_found(on_prem: OnPrem) -> None:
+    down = on_prem.ray("down", "-y", str(on_prem.file))
+    assert down.returncode == 0, down.stdout + down.stderr
+    assert "raylet" not in on_prem.on_head("ps -eo comm")
+    on_prem.on_head("bash ~/foml/mlflow.sh stop")
+    on_prem.hosts.stop("h0")  # the head is switched off and on again
+    on_prem.hosts.start("h0")
+    wait_until_reachable(on_prem)
+    on_prem.on_head("bash ~/foml/mlflow.sh start")
+    assert read_back(on_prem, "lost")["status"] == ["FINISHED"]
+
+
+def wait_until_reachable(cluster: OnPrem) -> None:
+    until = time.monotonic() + 30
+    while cluster.hosts.ssh("h0", "echo here", check=False) != "here\n":
+        assert time.monotonic() < until
+        time.sleep(0.3)
