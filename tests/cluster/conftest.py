@@ -106,7 +106,8 @@ def bring_up(cluster: OnPrem) -> None:
     assert up.returncode == 0, up.stdout[-3000:] + up.stderr[-3000:]
     cluster.seconds["ray up"] = time.monotonic() - began
     until = began + 240
-    while cluster.alive() < 3:
+    while not all("raylet" in hosts.ssh(name, "ps -eo comm") for name in hosts.names) or cluster.alive() < 3:
         monitor = "tail -n 60 /tmp/ray/session_latest/logs/monitor*"
         assert time.monotonic() < until, cluster.on_head(monitor, check=False)
+        time.sleep(0.5)
     cluster.seconds["three nodes"] = time.monotonic() - began
