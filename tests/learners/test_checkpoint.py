@@ -91,7 +91,7 @@ def test_a_learner_or_a_part_that_is_not_there(saved: Path) -> None:
         with pytest.raises(ValueError, match=r"learner\.pt: must describe a learner that this package knows"):
             checkpoint.load(saved)
     torch.save({"format": 1}, saved)
-    with pytest.raises(ValueError, match=r"learner\.pt: must describe .* \('network'\)"):
+    with pytest.raises(ValueError, match=r"learner\.pt: must describe .* \('image_shape'\)"):
         checkpoint.load(saved)
 
 
