@@ -15,6 +15,7 @@ from orchestrator.charts import Chart, Panel, Series
 # Okabe and Ito's palette without its yellow, which a white page swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 GREY = "#9A9A9A"
+DPI = 300
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (1, 1)), (0, (7, 1.5, 1, 1.2, 1, 1.2)))
 _MARKERS = "os^DvPX<>"
 _COLUMNS = 3
@@ -31,7 +32,7 @@ _STYLE = {
 }
 
 
-def draw(chart: Chart, paths: Sequence[Path], dpi: int = 300) -> None:
+def draw(chart: Chart, paths: Sequence[Path], dpi: int = DPI) -> None:
     """Draw a chart, and save it under each path."""
     import matplotlib
     from matplotlib.figure import Figure

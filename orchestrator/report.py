@@ -47,6 +47,7 @@ def write_report(
     experiment: str | None = None,
     test: bool = False,
     thresholds: Sequence[float] = THRESHOLDS,
+    dpi: int = figures.DPI,
 ) -> Report:
     """Write the report into `out`, and keep it with the sweep's run, whose description becomes the table.
 
@@ -59,6 +60,7 @@ def write_report(
         experiment: look in this experiment only.
         test: show the test errors, too. That is for the end: they are not to be chosen by.
         thresholds: the errors that `points_to` is asked for.
+        dpi: pixels per inch of the .png figures, which are 7.2 inches wide.
 
     Raises:
         SweepNotFound, TrackingError: one line.
@@ -73,7 +75,7 @@ def write_report(
     summary = comparison.summary(sweep, rows)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        paths = [path for path, write in _files(sweep, rows, curves, summary, out) if _written(path, write)]
+        paths = [path for path, write in _files(sweep, rows, curves, summary, out, dpi) if _written(path, write)]
     except OSError as error:
         raise OrchestratorError(fault(str(out), "", f"must be a folder that can be written ({error})")) from error
     problems = []
@@ -90,7 +92,9 @@ def write_report(
 _Files = list[tuple[Path, Callable[[Path], Any]]]
 
 
-def _files(sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary: pd.DataFrame, out: Path) -> _Files:
+def _files(
+    sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary: pd.DataFrame, out: Path, dpi: int
+) -> _Files:
     """Each file, and what writes it."""
     import pyarrow as pa
     from pyarrow import csv, parquet
@@ -105,7 +109,7 @@ def _files(sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary:
     ]
     for chart in drawn:
         for ending in ("png", "svg"):
-            files.append((out / f"{chart.name}.{ending}", partial(_draw, chart)))
+            files.append((out / f"{chart.name}.{ending}", partial(_draw, chart, dpi)))
     for name, table in (("curves", curves), ("summary", summary)):
         plain = pa.Table.from_pandas(_mixed_as_text(table), preserve_index=False)
         # pyarrow writes millions of points in a tenth of the time that pandas takes.
@@ -114,8 +118,8 @@ def _files(sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary:
     return files
 
 
-def _draw(chart: charts.Chart, path: Path) -> None:
-    figures.draw(chart, [path])
+def _draw(chart: charts.Chart, dpi: int, path: Path) -> None:
+    figures.draw(chart, [path], dpi)
 
 
 def _written(path: Path, write: Callable[[Path], Any]) -> bool:
@@ -175,16 +179,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="E",
         help=f"errors whose points_to is in the report; default: {' '.join(map(str, THRESHOLDS))}",
     )
+    parser.add_argument("--dpi", type=int, default=figures.DPI, help=f"of the .png figures; default: {figures.DPI}")
     arguments = parser.parse_args(argv)
     uri, experiment = arguments.tracking_uri, arguments.experiment
+    faults = []
     wrong = [error for error in arguments.points_to if not 0 <= error < 1]
     if wrong:
-        print(fault("--points-to", "", "must be errors from 0 to below 1", wrong), file=sys.stderr)
+        faults.append(fault("--points-to", "", "must be errors from 0 to below 1", wrong))
+    if not 30 <= arguments.dpi <= 1200:
+        faults.append(fault("--dpi", "", "must be from 30 to 1200", arguments.dpi))
+    if faults:
+        print("\n".join(faults), file=sys.stderr)
         return OrchestratorError.exit_code
     try:
         name = arguments.name or results.find_sweep(None, uri, experiment).name
         out = arguments.out or sweep_folder("reports", name)
-        report = write_report(name, uri, out, experiment, arguments.test, arguments.points_to)
+        report = write_report(name, uri, out, experiment, arguments.test, arguments.points_to, arguments.dpi)
     except OrchestratorError as error:
         print(error, file=sys.stderr)
         return error.exit_code

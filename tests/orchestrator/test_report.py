@@ -385,8 +385,11 @@ def test_mistakes_of_the_user_are_one_line_and_exit_code_2(sweep, tracking_uri, 
     made.write_all(sweep, tracking_uri)
     assert report.main(["other", "--tracking-uri", tracking_uri]) == 2
     assert capsys.readouterr().err == (f"sweep: {tracking_uri} has none of this name (got other); there are: sweep\n")
-    assert report.main(["sweep", "--tracking-uri", tracking_uri, "--points-to", "0.2", "3"]) == 2
-    assert capsys.readouterr().err == "--points-to: must be errors from 0 to below 1 (got [3.0])\n"
+    assert report.main(["sweep", "--tracking-uri", tracking_uri, "--points-to", "0.2", "3", "--dpi", "3"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "--points-to: must be errors from 0 to below 1 (got [3.0])",
+        "--dpi: must be from 30 to 1200 (got 3)",
+    ]
     for table in (tmp_path / "store").rglob("test_error.parquet"):
         table.unlink()
     assert report.main(["sweep", "--tracking-uri", tracking_uri, "--test", "--out", str(tmp_path / "x")]) == 2
