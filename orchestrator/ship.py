@@ -21,7 +21,7 @@ from orchestrator.errors import OrchestratorError, fault
 
 TREE = Path(__file__).resolve().parent.parent
 PACKED = ("pyproject.toml", "README.md", "LICENSE", "learners", "streams", "orchestrator", "tune_configs")
-BESIDE = ("constraints.txt", "deploy/node.sh", "deploy/mlflow.sh", "deploy/foml.sh")
+BESIDE = ("constraints.txt", "deploy/node.sh", "deploy/mlflow.sh", "deploy/foml.sh", "deploy/job.sh")
 TOKEN = Path("~/.foml/auth_token")
 
 

@@ -289,10 +289,19 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--local", action="store_true", help="start a Ray of our own, whatever RAY_ADDRESS says")
     parser.add_argument("--resume", metavar="NAME", help="go on with a sweep that was begun before")
     parser.add_argument("--rerun", action="store_true", help="forget earlier results of this sweep")
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help="run it on the cluster of this file for `ray up`")
+    parser.add_argument("--detach", action="store_true", help="with --cluster: come back once it runs there")
+    parser.add_argument("--attach", metavar="NAME", help="with --cluster: follow a sweep that runs there")
     arguments = parser.parse_args(argv)
     files = [word for word in arguments.words if "=" not in word]
     if arguments.resume is not None and (files or arguments.plan or arguments.rerun):
         parser.error("--resume takes the sweep from its folder: no FILE, --plan or --rerun beside it")
+    if arguments.cluster is None and (arguments.detach or arguments.attach):
+        parser.error("--detach and --attach go with --cluster FILE")
+    if arguments.cluster is not None and (arguments.local or arguments.plan or arguments.resume):
+        parser.error("--cluster goes with FILE, key=value, --rerun, --detach or --attach; it resumes what was begun")
+    if arguments.attach and (arguments.words or arguments.detach or arguments.rerun):
+        parser.error("--attach takes no other words")
     if len(files) > 1:
         parser.error(f"one sweep at a time (got {', '.join(files)})")
     arguments.file = files[0] if files else None
@@ -304,6 +313,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code."""
     arguments = _arguments(argv)
     try:
+        if arguments.cluster is not None:
+            from orchestrator import remote
+
+            if arguments.attach:
+                return remote.attach(arguments.cluster, arguments.attach)
+            words = ["--rerun"] if arguments.rerun else []
+            return remote.submit(arguments.cluster, arguments.file, arguments.overrides, words, arguments.detach)
         if arguments.plan:
             print(plan_text(config.load(arguments.file, arguments.overrides)))
             return ALL_WELL

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator import chunks
 
-from .conftest import OnPrem
+from .conftest import ROOT, OnPrem
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -164,6 +164,37 @@ def test_a_sweep_on_two_workers_outlives_one_of_them_and_strangers_are_refused(o
     for name in ("h1", "h2"):  # … and the store came to each host by the shared folder, into a cache of its own
         copies = on_prem.hosts.folder / name / "home/.cache/foml-orchestrator/copies"
         assert {seed.name for seed in copies.glob("*/seed-*")} == {"seed-0", "seed-1"}
+
+
+@pytest.mark.slow
+def test_a_sweep_given_from_the_laptop_runs_on_without_it_and_its_report_is_fetched(on_prem: OnPrem) -> None:
+    (on_prem.laptop / "far.yaml").write_text(SWEEP.format(name="far", train=150), encoding="utf-8")
+    words = (sys.executable, "-m", "orchestrator.sweep", "--cluster", str(on_prem.file))
+    begun = on_prem.command(*words, "far.yaml", "seeds=1", "--detach", PYTHONPATH=str(ROOT))
+    assert begun.returncode == 0, begun.stdout + begun.stderr
+    assert "--attach far" in begun.stdout
+    again = on_prem.command(*words, "far.yaml", "seeds=1", "--detach", PYTHONPATH=str(ROOT))
+    assert "far: runs already on the cluster" in again.stderr
+    followed = on_prem.command(*words, "--attach", "far", PYTHONPATH=str(ROOT), timeout=240)
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    assert "4/4 trials done" in followed.stdout
+    assert "best: " in followed.stdout
+    assert (on_prem.laptop / "results/far/report/learning_curves.png").stat().st_size > 10_000
+    nobody = on_prem.command(*words, "--attach", "nobody", PYTHONPATH=str(ROOT))
+    assert nobody.returncode == 2
+    assert "no such job" in nobody.stderr
+    assert "Traceback" not in nobody.stderr
+
+
+@pytest.mark.slow
+def test_mlflow_that_is_down_for_a_while_loses_nothing(on_prem: OnPrem) -> None:
+    begin(on_prem, "down")
+    wait_for(lambda: len(hosts_at_work(on_prem, "down")) == 2, 120, on_prem, "down")
+    on_prem.on_head("bash ~/foml/mlflow.sh stop")
+    time.sleep(10)
+    on_prem.on_head("bash ~/foml/mlflow.sh start")
+    assert end_of(on_prem, "down") == 0, log_of(on_prem, "down")[-3000:]
+    complete(on_prem, "down")
 
 
 @pytest.mark.slow

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# On the head: a sweep that runs whoever logs out. Its log, process id and exit code are in FOML_SHARED/jobs.
+#
+#   job.sh start JOB WORDS…   begin `foml.sh sweep WORDS`, unless JOB runs already
+#   job.sh follow JOB         its log from the start, until it is over; the last line is `exit code N`
+#   job.sh stop JOB           as Ctrl-C would: chunks in flight are finished
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+jobs=${FOML_SHARED:-/srv/foml}/jobs
+command=$1
+job=$jobs/$2
+shift 2
+runs() { [ -f "$job.pid" ] && [ ! -f "$job.code" ] && kill -0 "$(cat "$job.pid")" 2>/dev/null; }
+
+case $command in
+start)
+    mkdir -p "$jobs"
+    if runs; then
+        echo "runs already"
+        exit 0
+    fi
+    rm -f "$job.code"
+    : >"$job.log"
+    # Its own session: it hears neither the end of ours nor our Ctrl-C.
+    setsid nohup bash -c 'set +e; log=$1; code=$2; shift 2; bash "$@" >"$log" 2>&1 </dev/null; echo $? >"$code.new"; mv "$code.new" "$code"' \
+        job "$job.log" "$job.code" "$here/foml.sh" sweep "$@" >/dev/null 2>&1 </dev/null &
+    echo $! >"$job.pid"
+    echo "started"
+    ;;
+follow)
+    [ -f "$job.pid" ] || { echo "no such job; there are: $(cd "$jobs" 2>/dev/null && ls ./*.pid 2>/dev/null | tr '\n' ' ')"; exit 1; }
+    tail -n +1 -f --pid="$(cat "$job.pid")" -s 0.5 "$job.log" || true
+    for _ in 1 2 3 4 5 6 7 8 9 10; do [ -f "$job.code" ] && break; sleep 0.3; done
+    echo "exit code $(cat "$job.code" 2>/dev/null || echo unknown)"
+    ;;
+stop)
+    runs && pkill -INT -s "$(ps -o sid= -p "$(cat "$job.pid")" | tr -d ' ')" -f orchestrator.sweep
+    ;;
+*)
+    echo "start, follow or stop" >&2
+    exit 2
+    ;;
+esac
