@@ -42,6 +42,11 @@ install_project() {
     cp "${wheel[0]}" "$venv/installed.whl"
 }
 
+find_commands() { # `ray down` and `ray exec` look for `ray` in a login shell's path
+    local line='export PATH="$HOME/foml-venv/bin:$PATH"'
+    grep -qxF "$line" "$HOME/.bashrc" 2>/dev/null || printf '%s\n' "$line" >>"$HOME/.bashrc"
+}
+
 share_folder() {
     packages nfs-kernel-server
     local line="$shared 10.0.0.0/8(rw,async,no_subtree_check) 172.16.0.0/12(rw,async,no_subtree_check) 192.168.0.0/16(rw,async,no_subtree_check)"
@@ -67,11 +72,12 @@ case "${1:-}" in
     exit
     ;;
 --head)
-    packages postgresql
+    packages postgresql rsync
     make_folder
     if [ "${2:-}" = --share ]; then share_folder; fi
     ;;
 esac
 install_python
 install_project
+find_commands
 if [ "${1:-}" = --head ]; then bash "$here/mlflow.sh" start; fi

@@ -213,6 +213,10 @@ def test_ray_down_ends_ray_and_a_head_switched_on_again_has_mlflow_as_it_was(on_
     down = on_prem.ray("down", "-y", str(on_prem.file))
     assert down.returncode == 0, down.stdout + down.stderr
     assert "raylet" not in on_prem.on_head("ps -eo comm")
+    until = time.monotonic() + 120  # workers give up when their head is gone
+    while "raylet" in on_prem.hosts.ssh("h1", "ps -eo comm"):
+        assert time.monotonic() < until
+        time.sleep(1)
     on_prem.hosts.stop("h0")
     on_prem.hosts.start("h0")
     wait_until_reachable(on_prem)
