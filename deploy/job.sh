@@ -22,13 +22,18 @@ start)
     rm -f "$job.code"
     : >"$job.log"
     # Its own session: it hears neither the end of ours nor our Ctrl-C.
+    # shellcheck disable=SC2016
     setsid nohup bash -c 'set +e; log=$1; code=$2; shift 2; bash "$@" >"$log" 2>&1 </dev/null; echo $? >"$code.new"; mv "$code.new" "$code"' \
         job "$job.log" "$job.code" "$here/foml.sh" sweep "$@" >/dev/null 2>&1 </dev/null &
     echo $! >"$job.pid"
     echo "started"
     ;;
 follow)
-    [ -f "$job.pid" ] || { echo "no such job; there are: $(cd "$jobs" 2>/dev/null && ls ./*.pid 2>/dev/null | tr '\n' ' ')"; exit 1; }
+    if [ ! -f "$job.pid" ]; then
+        known=$(find "$jobs" -name '*.pid' -printf '%f ' 2>/dev/null || true)
+        echo "no such job; there are: ${known//.pid/}"
+        exit 1
+    fi
     tail -n +1 -f --pid="$(cat "$job.pid")" -s 0.5 "$job.log" || true
     for _ in 1 2 3 4 5 6 7 8 9 10; do [ -f "$job.code" ] && break; sleep 0.3; done
     echo "exit code $(cat "$job.code" 2>/dev/null || echo unknown)"

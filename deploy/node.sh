@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 shared=${FOML_SHARED:-/srv/foml}
 venv=$HOME/foml-venv
 python=3.11       # the same on every node: Ray refuses nodes of another one
-uv=uv==0.9.7
+uv=uv==0.13.9
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*"; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
@@ -43,13 +43,14 @@ install_project() {
 }
 
 find_commands() { # `ray down` and `ray exec` look for `ray` in a login shell's path
+    # shellcheck disable=SC2016
     local line='export PATH="$HOME/foml-venv/bin:$PATH"'
     grep -qxF "$line" "$HOME/.bashrc" 2>/dev/null || printf '%s\n' "$line" >>"$HOME/.bashrc"
 }
 
 share_folder() {
     packages nfs-kernel-server
-    local line="$shared 10.0.0.0/8(rw,async,no_subtree_check) 172.16.0.0/12(rw,async,no_subtree_check) 192.168.0.0/16(rw,async,no_subtree_check)"
+    local line="$shared 10.0.0.0/8(rw,sync,no_subtree_check) 172.16.0.0/12(rw,sync,no_subtree_check) 192.168.0.0/16(rw,sync,no_subtree_check)"
     printf '%s\n' "$line" | as_root tee /etc/exports.d/foml.exports >/dev/null
     as_root exportfs -ra
 }
