@@ -30,7 +30,7 @@ _GRID = 6
 class Series:
     """``x``, ``y`` [n], and the ends of the intervals, NaN where there is none. ``label``: "" keeps it out of the
     legend. ``style``: a colour's number, None for grey. ``owner``: the place of its configuration in the table, None if
-    it is of several."""
+    it is of several. ``marked``: whether a line has markers, to be told from others without its colour."""
 
     label: str
     x: np.ndarray
@@ -40,11 +40,12 @@ class Series:
     style: int | None
     owner: int | None = None
     kind: Literal["line", "points", "both"] = "line"
+    marked: bool = True
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes. ``ticks``: (x, text) where x are no numbers but places."""
+    """A pair of axes. ``ticks``: (x, text) where x are no numbers but places. ``from_zero``: whether y begins there."""
 
     title: str
     x_label: str
@@ -52,6 +53,20 @@ class Panel:
     series: tuple[Series, ...]
     log_x: bool = False
     ticks: tuple[tuple[float, str], ...] = ()
+    from_zero: bool = True
+
+    @property
+    def y_limits(self) -> tuple[float, float] | None:
+        """From the means; the interval of two seeds is 13 standard errors wide, and would leave nothing to see. None if
+        there is nothing."""
+        y = np.concatenate([np.empty(0), *(series.y[np.isfinite(series.y)] for series in self.series)])
+        if not len(y):
+            return None
+        low, high = float(y.min()), float(y.max())
+        if self.from_zero:
+            return 0.0, max(0.02, min(1.02, 1.12 * high))
+        room = max(0.02, 0.5 * (high - low))
+        return low - room, high + room
 
 
 @dataclass(frozen=True)
@@ -237,13 +252,13 @@ class _Configurations:
             if not joined and 2 <= len(values) <= min(_GRID, len(x) - 1):
                 means = np.array([mean[x == value].mean() for value in values])
                 none = np.full(len(values), np.nan)
-                series.append(Series(f"{learner}, mean", values, means, none, none, style))
+                series.append(Series(f"{learner}, mean", values, means, none, none, style, marked=False))
             if numeric and len(values) >= 5:
                 correlations.append(f"ρ = {stats.spearmanr(x, mean).statistic:+.2f}, n = {len(x)}")
         ticks = () if numeric and len(distinct) > _GRID else tuple((places[repr(v)], _shown(v)) for v in distinct)
         log = numeric and min(places.values()) > 0 and max(places.values()) / min(places.values()) >= 10
         title = option + (f" ({'; '.join(correlations)})" if correlations else "")
-        return Panel(title, option, self._objective, tuple(series), log, ticks)
+        return Panel(title, option, self._objective, tuple(series), log, ticks, from_zero=False)
 
 
 def _place(value: Any) -> tuple[bool, float, str]:

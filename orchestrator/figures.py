@@ -82,7 +82,7 @@ def _panel(axes: Any, panel: Panel, empty: str) -> None:
     axes.set_ylabel(panel.y_label)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.5)
     if panel.log_x:
-        _logarithmic(axes)
+        _logarithmic(axes, np.concatenate([series.x for series in panel.series]) if panel.series else np.ones(1))
     else:
         axes.xaxis.get_major_locator().set_params(integer=all(_whole(series.x) for series in panel.series))
     if panel.ticks:
@@ -91,10 +91,8 @@ def _panel(axes: Any, panel: Panel, empty: str) -> None:
     lines = sum(series.style is not None and series.kind == "line" for series in panel.series)
     for index, series in enumerate(panel.series):
         _series(axes, series, index, max(1, lines))
-    highest = [float(np.nanmax(series.y)) for series in panel.series if np.isfinite(series.y).any()]
-    if highest:
-        # The means decide: the interval of two seeds is 13 standard errors wide and would leave nothing to see.
-        axes.set_ylim(0, max(0.02, min(1.02, 1.12 * max(highest))))
+    if panel.y_limits:
+        axes.set_ylim(*panel.y_limits)
     else:
         axes.text(0.5, 0.5, empty, ha="center", va="center", transform=axes.transAxes)
 
@@ -107,7 +105,7 @@ def _series(axes: Any, series: Series, index: int, lines: int) -> None:
     colour = COLOURS[series.style % len(COLOURS)]
     look = {
         "color": colour,
-        "marker": _MARKERS[series.style % len(_MARKERS)],
+        "marker": _MARKERS[series.style % len(_MARKERS)] if series.marked else "",
         "markersize": 4,
         "markerfacecolor": "white",
         "zorder": 3,
@@ -127,12 +125,13 @@ def _series(axes: Any, series: Series, index: int, lines: int) -> None:
     axes.plot(series.x, series.y, label=series.label or None, linestyle=style, linewidth=1.3, **look)
 
 
-def _logarithmic(axes: Any) -> None:
-    """Ticks at 1, 2, 5, 10, …: as plain numbers, since powers would need the mathematical text that is off here."""
+def _logarithmic(axes: Any, x: np.ndarray) -> None:
+    """Ticks as plain numbers, since powers would need the mathematical text that is off here."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    decades = math.log10(max(x) / min(x))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.3 else (1, 3) if decades < 2.2 else (1,)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

@@ -152,13 +152,14 @@ def _plot(panel: Panel, chart: Chart, owned: dict[int, list[str]]) -> Any:
     from bokeh.models import HoverTool, Range1d
     from bokeh.plotting import figure
 
-    highest = [float(np.nanmax(series.y)) for series in panel.series if np.isfinite(series.y).any()]
+    limits = panel.y_limits
+    low, high = limits or (0.0, 1.0)
     plot = figure(
-        title=panel.title if highest else f"{panel.title}: {chart.empty}",
+        title=panel.title if limits else f"{panel.title}: {chart.empty}",
         x_axis_label=panel.x_label,
         y_axis_label=panel.y_label,
         x_axis_type="log" if panel.log_x else "linear",
-        y_range=Range1d(start=0, end=max(0.02, min(1.02, 1.12 * max(highest, default=1.0)))),
+        y_range=Range1d(start=low, end=high),
         tools="box_zoom,wheel_zoom,pan,reset,save",
         active_drag="box_zoom",
         active_scroll=None,

@@ -319,6 +319,14 @@ def test_effects_have_a_panel_for_each_option_that_varies():
     assert set(panels["gamma"].series[0].x) == {0.0, 1.0}
 
 
+def test_limits_of_y_are_the_means():
+    panel = Panel("", "", "", (line("a", 0),))
+    assert panel.y_limits == (0, pytest.approx(1.12 * 0.8))
+    close = Panel("", "", "", (line("a", 0), line("b", 1)), from_zero=False)
+    assert close.y_limits == pytest.approx((0.17 - 0.315, 0.8 + 0.315))
+    assert Panel("", "", "", ()).y_limits is None
+
+
 def test_one_configuration_each_has_no_effects():
     assert set(charted(rows_of(("foml", {"K": 5}, 0.2), ("online", {}, 0.3)))) == {"learning_curves"}
 
