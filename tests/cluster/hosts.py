@@ -43,7 +43,8 @@ class Hosts:
 
     def __init__(self, folder: Path, count: int = 3) -> None:
         self.folder = folder
-        self._net = f"10.77.{random.randrange(1, 255)}"
+        free = [number for number in range(1, 255) if not Path(f"/sys/class/net/foml{number}").exists()]
+        self._net = f"10.77.{random.choice(free)}"
         self._bridge = f"foml{self._net.rpartition('.')[2]}"
         self.names = [f"h{index}" for index in range(count)]
         self.address = {name: f"{self._net}.{10 + index}" for index, name in enumerate(self.names)}
@@ -143,9 +144,9 @@ class Hosts:
             "-ec",
             "\n".join(script),
         ]
-        self._processes[name] = subprocess.Popen(
-            ["ip", "netns", "exec", self._space(name), *inside], stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        # However this process ends, its hosts end with it.
+        words = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self._space(name), *inside]
+        self._processes[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def stop(self, name: str) -> None:
         """Pull the host's plug: every process on it is gone at once."""
