@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -97,20 +98,17 @@ def ray_running(local: bool) -> Iterator[Cluster]:
 
 
 def _found(local: bool) -> Cluster:
-    import ray
-    from ray._private.state import state  # no public way tells what an autoscaler may start
+    there = nodes.joined()
+    more = [] if local else nodes.startable()
 
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    groups = getattr(state.get_cluster_config(), "node_group_configs", ())
-    startable = [(dict(group.resources), group.max_count) for group in groups]
+    def both(kind: str, now: list[float]) -> tuple[float, float]:
+        if more is None:  # whatever is asked for may come
+            return sum(now), math.inf
+        later = [(resources.get(kind, 0), count) for resources, count in more if count]
+        return max(sum(now), sum(each * count for each, count in later)), max([*now, *(each for each, _ in later)])
 
-    def both(kind: str) -> tuple[float, float]:
-        now = [node.get(kind, 0) for node in nodes]
-        later = [(group.get(kind, 0), max(count, 0)) for group, count in startable]
-        together = max(sum(now), sum(each * count for each, count in later))
-        return together, max([*now, *(each for each, count in later if count)], default=0)
-
-    (cpus, node_cpus), (gpus, node_gpus) = both("CPU"), both("GPU")
+    cpus, node_cpus = both("CPU", [node.cpus for node in there])
+    gpus, node_gpus = both("GPU", [node.gpus for node in there])
     return Cluster(cpus, gpus, node_cpus, node_gpus, local)
 
 

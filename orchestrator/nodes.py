@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,16 +37,41 @@ def joined() -> list[Node]:
     ]
 
 
+def startable(bootstrap: Path = BOOTSTRAP) -> list[tuple[dict[str, float], int]] | None:
+    """What an autoscaler may start: resources of one node, and how many of them. None: there is one that does not say.
+
+    Ray itself keeps this nowhere that a driver could look.
+    """
+    document = _left_by_launcher(bootstrap)
+    if document is None:
+        return None if "KUBERNETES_SERVICE_HOST" in os.environ else []
+    head, types = document.get("head_node_type"), document.get("available_node_types") or {}
+    limit = document.get("max_workers", 0)
+    return [
+        (dict(entry.get("resources") or {}), min(entry.get("max_workers", limit), limit))
+        for name, entry in types.items()
+        if name != head
+    ]
+
+
 def promised(bootstrap: Path = BOOTSTRAP) -> list[str]:
     """Addresses that the cluster's file names; empty where an autoscaler decides, and away from a head."""
+    document = _left_by_launcher(bootstrap) or {}
+    try:
+        provider = document["provider"]
+        return [str(provider["head_ip"]), *map(str, provider["worker_ips"])]
+    except (KeyError, TypeError):
+        return []
+
+
+def _left_by_launcher(bootstrap: Path) -> dict[str, Any] | None:
     import yaml
 
     try:
-        document: Any = yaml.safe_load(bootstrap.expanduser().read_text(encoding="utf-8"))
-        provider = document["provider"]
-        return [str(provider["head_ip"]), *map(str, provider["worker_ips"])]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
-        return []
+        document = yaml.safe_load(bootstrap.expanduser().read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def missing(nodes: list[Node], expected: list[str]) -> str:

@@ -9,7 +9,7 @@ from orchestrator import config, doctor
 from orchestrator.config import Sweep
 from orchestrator.findings import Finding
 from orchestrator.node_checks import gpus_agree, torch_gpus
-from orchestrator.nodes import Node, missing, promised
+from orchestrator.nodes import Node, missing, promised, startable
 from streams.store import TaskStore
 
 from .made_sweep import new_database
@@ -101,3 +101,13 @@ def test_nodes_that_a_cluster_file_promised(tmp_path: Path) -> None:
     assert promised(left) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     assert missing(there, promised(left)) == "2 of 3 nodes: 10.0.0.2 has not joined"
     assert missing(there, promised(tmp_path / "none")) == ""
+
+
+def test_what_an_autoscaler_may_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    left = tmp_path / "ray_bootstrap_config.yaml"
+    left.write_text((Path(__file__).resolve().parents[2] / "cluster.yaml").read_text())
+    assert startable(left) == [({"CPU": 4, "GPU": 1}, 8)]
+    assert startable(tmp_path / "none") == []
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert startable(tmp_path / "none") is None

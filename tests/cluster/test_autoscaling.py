@@ -1,0 +1,82 @@
+"""A cluster that has no worker until a sweep asks for a GPU: Ray's autoscaler for real, its machines pretended.
+
+On a host of its own, because whoever stops Ray there stops every Ray that he sees.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator import chunks, ship
+
+from . import hosts as hosts_of
+from .conftest import ROOT
+from .hosts import Hosts, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CLUSTER = {
+    "cluster_name": "pretended",
+    "max_workers": 2,
+    "idle_timeout_minutes": 5,
+    "provider": {"type": "fake_multinode"},
+    "head_node_type": "head",
+    "available_node_types": {
+        "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+        "gpu": {"resources": {"CPU": 2, "GPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 2},
+    },
+}
+SWEEP = """
+name: scaled
+stream: {name: rainbow_digits, tasks: 3, train: 50, validation: 12, test: 12}
+learners: [{name: foml, K: {grid: [1, 2]}}]
+seeds: 2
+chunk: 4
+resources: {gpus: 1}
+"""
+
+
+@pytest.fixture
+def host() -> Iterator[Hosts]:
+    if reason := hosts_of.why_not():
+        pytest.skip(reason)
+    folder = Path("/tmp") / f"foml-host-{os.getpid()}"
+    made = Hosts(folder, count=1)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_nodes_come_when_a_sweep_asks_for_gpus(host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ship, "TOKEN", host.folder / "token")
+    wheel = ship.ship(host.folder / "ship", ROOT)
+    run("cp", "-r", str(host.folder / "ship"), str(host.folder / "h0/home/foml"))
+    import ray.autoscaler
+
+    defaults = yaml.safe_load(
+        (Path(ray.autoscaler.__file__).parent / "_private/fake_multi_node/example.yaml").read_text(encoding="utf-8")
+    )
+    left = host.folder / "h0/home/ray_bootstrap_config.yaml"
+    left.write_text(yaml.safe_dump(defaults | CLUSTER), encoding="utf-8")
+    (host.shared / "scaled.yaml").write_text(SWEEP, encoding="utf-8")
+    said = host.ssh("h0", "bash ~/foml/node.sh && ls ~/foml-venv/installed.whl")
+    assert wheel.suffix == ".whl" and "installed.whl" in said
+    environment = "cd /srv/foml && export RAY_AUTH_MODE=disabled RAY_ADDRESS=auto PATH=$HOME/foml-venv/bin:$PATH"
+    start = "AUTOSCALER_UPDATE_INTERVAL_S=1 RAY_FAKE_CLUSTER=1 ray start --head --num-cpus=0 --include-dashboard=false"
+    host.ssh("h0", f"{environment}; {start} --autoscaling-config=$HOME/ray_bootstrap_config.yaml")
+    said = host.ssh("h0", f"{environment}; python -m orchestrator.sweep scaled.yaml resources.gpus=2; echo code $?")
+    assert "resources.gpus: must be at most the 1 that a node of this cluster has (got 2" in said, said
+    assert "code 2" in said
+    said = host.ssh("h0", f"{environment}; python -m orchestrator.sweep scaled.yaml; echo code $?", timeout=300)
+    assert "code 0" in said, said
+    assert "2 at a time" in said
+    assert said.count("joined: ") >= 1
+    trials = {path.parent for path in (host.shared / "results/scaled").glob("*/chunk-*.pt")}
+    newest = [chunks.newest(path) for path in trials]
+    assert [chunk is not None and chunk.finished for chunk in newest] == [True, True]
