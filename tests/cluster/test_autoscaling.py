@@ -23,7 +23,23 @@ CLUSTER = {
     "cluster_name": "pretended",
     "max_workers": 2,
     "idle_timeout_minutes": 5,
-    "provider": {"type": "fake_multinode"},
+    "upscaling_speed": 1.0,
+    "provider": {
+        "type": "external",
+        "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
+        "disable_node_updaters": True,
+    },
+    "auth": {},
+    "docker": {},
+    "file_mounts": {},
+    "cluster_synced_files": [],
+    "file_mounts_sync_continuously": False,
+    "initialization_commands": [],
+    "setup_commands": [],
+    "head_setup_commands": [],
+    "worker_setup_commands": [],
+    "head_start_ray_commands": [],
+    "worker_start_ray_commands": [],
     "head_node_type": "head",
     "available_node_types": {
         "head": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
@@ -57,13 +73,8 @@ def test_nodes_come_when_a_sweep_asks_for_gpus(host: Hosts, monkeypatch: pytest.
     monkeypatch.setattr(ship, "TOKEN", host.folder / "token")
     wheel = ship.ship(host.folder / "ship", ROOT)
     run("cp", "-r", str(host.folder / "ship"), str(host.folder / "h0/home/foml"))
-    import ray.autoscaler
-
-    defaults = yaml.safe_load(
-        (Path(ray.autoscaler.__file__).parent / "_private/fake_multi_node/example.yaml").read_text(encoding="utf-8")
-    )
     left = host.folder / "h0/home/ray_bootstrap_config.yaml"
-    left.write_text(yaml.safe_dump(defaults | CLUSTER), encoding="utf-8")
+    left.write_text(yaml.safe_dump(CLUSTER), encoding="utf-8")
     (host.shared / "scaled.yaml").write_text(SWEEP, encoding="utf-8")
     said = host.ssh("h0", "bash ~/foml/node.sh && ls ~/foml-venv/installed.whl")
     assert wheel.suffix == ".whl" and "installed.whl" in said
