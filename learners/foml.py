@@ -30,7 +30,7 @@ class Options:
     meta_every: int = at_least_one(1, "batches between two meta-updates")
     meta_gradient: Literal["exact", "first_order"] = documented("exact", "first_order drops every Hessian")
     meta_path: Literal["adjoint", "unrolled"] = documented("adjoint", "unrolled: the slow reference, equal values")
-    adam_zero: AdamZero = documented("mask", "derivative of Adam where the second moment is zero")
+    adam_zero: AdamZero = documented("mask", "derivative of Adam where its second moment is next to zero")
 
 
 class FOML(Learner):

@@ -149,9 +149,9 @@ def shifted_objective(
 
 
 def _mind_zero(adam: Adam, phi: Tensor, new_phi: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
-    """Where the second moment is zero, cut the update's derivative (`zero="mask"`)."""
+    """Where the second moment's root is at most ε, cut the update's derivative (`zero="mask"`)."""
     assert moments.m is not None and moments.s is not None
-    dead = moments.s == 0
+    dead = adam.dead(moments)
     if adam.zero == "exact" or not dead.any():
         return new_phi, moments
     constant_update = phi + (new_phi - phi).detach()

@@ -85,8 +85,9 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam with ε outside the root.
 
-    Where a second moment is exactly zero, Adam's derivative is rate/ε (1e5 at the defaults) per step: `zero="mask"`
-    takes the derivative of that parameter's whole update as zero there, `zero="exact"` keeps it.
+    Where a second moment is zero, or a trace of rounding, Adam's derivative is rate/ε (1e5 at the defaults) per step.
+    `zero="mask"` takes the derivative of that parameter's whole update as zero wherever the root of the second moment
+    is at most ε; `zero="exact"` keeps it.
     """
 
     rate: float
@@ -112,8 +113,9 @@ class Adam(Optimizer):
         assert after.m is not None and after.s is not None
         c1, c2 = 1 - self.b1**after.steps, 1 - self.b2**after.steps
         # In place, for these are many passes over the parameters, and fresh memory costs as much as the arithmetic.
-        alive = torch.sign(after.s)  # 1, and 0 where the second moment is
         q = (after.s / c2).sqrt_()
+        least = self.epsilon if self.zero == "mask" else 0.0
+        alive = (q - least).clamp_min_(0).sign_()  # 1, and 0 where q is at most that
         d = q + self.epsilon
         mu = (v / d).mul_(-self.rate / c1)
         # The derivative of the root is infinite at 0, but there m is 0 as well: any root but 0 gives the limit, 0.
@@ -130,7 +132,12 @@ class Adam(Optimizer):
 
     def masked(self, after: Moments) -> Tensor:
         assert after.s is not None
-        return (after.s == 0).to(after.s.dtype).mean(1)
+        return self.dead(after).to(after.s.dtype).mean(1)
+
+    def dead(self, after: Moments) -> Tensor:
+        """Where [R, P] the root of a step's second moment, bias taken off, is at most ε: what the mask covers."""
+        assert after.s is not None
+        return (after.s / (1 - self.b2**after.steps)).sqrt() <= self.epsilon
 
 
 def _root(s: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 from orchestrator.config import LearnerSpec, Sweep
 from streams.schedule import HeldBack, Schedule
 
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 """Raised whenever the same configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
 
 

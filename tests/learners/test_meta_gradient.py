@@ -10,7 +10,7 @@ from torch import Tensor
 from learners.batch import Batch
 from learners.meta_gradient import OnlineStep, adjoint, online_step, shifted_objective, unrolled
 from learners.networks import EmbeddingNet, Network, TrainingPass, cross_entropy
-from learners.optim import SGD, Adam, Optimizer
+from learners.optim import SGD, Adam, Moments, Optimizer
 
 R = 2
 BETA1 = 0.2
@@ -263,10 +263,12 @@ def test_a_masked_component_has_exactly_the_direct_term() -> None:
     assert float((exact.total - exact.direct)[dead].abs().max()) > 1e5
 
 
-def test_black_pictures_leave_the_meta_gradient_finite_in_float32(rainbow) -> None:
+@pytest.mark.parametrize(("m", "s"), [(0.0, 0.0), (-1e-23, 1e-31)])
+def test_black_pictures_leave_the_meta_gradient_finite_in_float32(rainbow, m: float, s: float) -> None:
     """The fault that the mask is for: φ = θ, no gradient for ten steps, then replayed pictures that are not black.
 
-    Unmasked, each step multiplies v by 2 β₁ α₁ / ε at the dead components.
+    Unmasked, each step multiplies v by 2 β₁ α₁ / ε at the dead components; no less where rounding has once left a trace
+    in the moments (the values are of a run that diverged).
     """
     network = Network(rainbow.make, dtype=torch.float32)
     black = Batch(
@@ -276,7 +278,8 @@ def test_black_pictures_leave_the_meta_gradient_finite_in_float32(rainbow) -> No
     for zero in ("mask", "exact"):
         adam = Adam(0.001, zero=zero)
         phi, statistics = network.initial([0])
-        theta, moments, window = phi, adam.initial(phi), deque[OnlineStep](maxlen=10)
+        theta, moments = phi, Moments(torch.full_like(phi, m), torch.full_like(phi, s), 100 if s else 0)
+        window = deque[OnlineStep](maxlen=10)
         for _ in range(10):
             step = online_step(network, black, phi, theta, statistics, moments, adam, 0.01, twice=True)
             window.append(step)
@@ -286,7 +289,7 @@ def test_black_pictures_leave_the_meta_gradient_finite_in_float32(rainbow) -> No
         made = adjoint(window, theta, v, adam, 0.01, 0.001)
         sizes[zero] = float(made.total.norm())
         if zero == "mask":
-            dead = torch.stack([step.after.s == 0 for step in window]).all(0)
+            dead = torch.stack([step.after.s <= s for step in window]).all(0)
             assert float(adam.masked(window[-1].after)) == pytest.approx(float(dead.float().mean()))
             assert 0.1 < float(dead.float().mean()) < 1
             assert torch.equal(made.total[dead], made.direct[dead])

@@ -91,10 +91,27 @@ def test_derivative_where_the_second_moment_is_zero(zero: str, slope: float) -> 
     assert float(before.sigma) == 0.0
 
 
+@pytest.mark.parametrize("gradient", [0.99e-8, 1.01e-8])
+def test_the_mask_covers_roots_of_at_most_epsilon(gradient: float) -> None:
+    """After a first step m̂ = g and q = |g|: γ is autograd's (for all of the step), or nothing."""
+    adam, g = Adam(0.001), torch.full((1, 1), gradient, dtype=torch.float64, requires_grad=True)
+    phi, v = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 3.0, dtype=torch.float64)
+    new, after = adam.step(phi, g, adam.initial(phi))
+    (expected,) = torch.autograd.grad((v * new).sum(), g)
+    assert float(expected) == pytest.approx(-0.003 * 1e-8 / (gradient + 1e-8) ** 2, rel=1e-9)
+    after = Moments(after.m.detach(), after.s.detach(), 1)
+    gamma, before = adam.pullback(v, None, g.detach(), after)
+    if gradient < adam.epsilon:
+        assert (float(gamma), float(before.mu), float(before.sigma)) == (0.0, 0.0, 0.0)
+    else:
+        assert float(gamma) == pytest.approx(float(expected), rel=1e-9)
+
+
 def test_masked_share() -> None:
     adam = Adam(0.001)
-    s = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
-    assert adam.masked(Moments(s, s, 1)).tolist() == [0.75, 0.25]
+    # After the first step the bias is 0.001: roots of 0, 1e-8 · √0.9 and 1e-8 · √1.1, of which ε = 1e-8 covers two.
+    s = torch.tensor([[0.0, 1.0, 0.9e-19, 1.1e-19], [1.0, 1.0, 1.0, 0.9e-19]], dtype=torch.float64)
+    assert adam.masked(Moments(s, s, 1)).tolist() == [0.5, 0.25]
     with pytest.raises(TypeError, match="SGD has no moments"):
         SGD(0.1).masked(Moments(None, None, 1))
 
