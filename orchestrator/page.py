@@ -85,14 +85,18 @@ def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart]) -> str:
 
     owned: dict[int, list[str]] = {}
     plots = {
-        f"{chart.name}-{index}": _plot(panel, chart, owned)
+        f"{chart.name}-{index}": _plot(panel, panel.y_limits, owned)
         for chart in charts
         for index, panel in enumerate(chart.panels)
+        if panel.y_limits
     }
-    script, places = components(plots)
+    script, places = components(plots) if plots else ("", {})
     divs = "\n".join(
         f'<h2>{html.escape(chart.title)}</h2>\n<div class="panels" id="{chart.name}">'
-        + "".join(f"<div>{places[f'{chart.name}-{index}']}</div>" for index in range(len(chart.panels)))
+        + "".join(
+            f"<div>{places.get(f'{chart.name}-{index}', f'{html.escape(panel.title)}: {chart.empty}')}</div>"
+            for index, panel in enumerate(chart.panels)
+        )
         + "</div>"
         for chart in charts
     )
@@ -148,14 +152,13 @@ def _colour(series: Series) -> str:
     return GREY if series.style is None else COLOURS[series.style % len(COLOURS)]
 
 
-def _plot(panel: Panel, chart: Chart, owned: dict[int, list[str]]) -> Any:
+def _plot(panel: Panel, y_limits: tuple[float, float], owned: dict[int, list[str]]) -> Any:
     from bokeh.models import HoverTool, Range1d
     from bokeh.plotting import figure
 
-    limits = panel.y_limits
-    low, high = limits or (0.0, 1.0)
+    low, high = y_limits
     plot = figure(
-        title=panel.title if limits else f"{panel.title}: {chart.empty}",
+        title=panel.title,
         x_axis_label=panel.x_label,
         y_axis_label=panel.y_label,
         x_axis_type="log" if panel.log_x else "linear",

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -75,7 +74,10 @@ def write_report(
     summary = comparison.summary(sweep, rows)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        paths = [path for path, write in _files(sweep, rows, curves, summary, out, dpi) if _written(path, write)]
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=out) as new:
+            _write_files(sweep, rows, curves, summary, Path(new), dpi)
+            # Whoever looks at a report while it is made anew sees the old files or the new, and none cut short.
+            paths = [path.replace(out / path.name) for path in sorted(Path(new).iterdir())]
     except OSError as error:
         raise OrchestratorError(fault(str(out), "", f"must be a folder that can be written ({error})")) from error
     problems = []
@@ -89,48 +91,24 @@ def write_report(
     return Report(tuple(paths), tables.text(rows, sweep.objective), summary, best, tuple(problems))
 
 
-_Files = list[tuple[Path, Callable[[Path], Any]]]
-
-
-def _files(
-    sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary: pd.DataFrame, out: Path, dpi: int
-) -> _Files:
-    """Each file, and what writes it."""
+def _write_files(
+    sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary: pd.DataFrame, folder: Path, dpi: int
+) -> None:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
     from orchestrator.page import page
 
     drawn = charts.all_charts(sweep, rows, curves)
-    latex = tables.latex(rows, sweep.objective)
-    files: _Files = [
-        (out / "report.html", lambda path: path.write_text(page(sweep, rows, drawn), encoding="utf-8")),
-        (out / "summary.tex", lambda path: path.write_text(latex, encoding="utf-8")),
-    ]
     for chart in drawn:
-        for ending in ("png", "svg"):
-            files.append((out / f"{chart.name}.{ending}", partial(_draw, chart, dpi)))
+        figures.draw(chart, [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"], dpi)
+    (folder / "report.html").write_text(page(sweep, rows, drawn), encoding="utf-8")
+    (folder / "summary.tex").write_text(tables.latex(rows, sweep.objective), encoding="utf-8")
     for name, table in (("curves", curves), ("summary", summary)):
         plain = pa.Table.from_pandas(_mixed_as_text(table), preserve_index=False)
         # pyarrow writes millions of points in a tenth of the time that pandas takes.
-        files.append((out / f"{name}.csv", partial(csv.write_csv, plain)))
-        files.append((out / f"{name}.parquet", partial(parquet.write_table, plain)))
-    return files
-
-
-def _draw(chart: charts.Chart, dpi: int, path: Path) -> None:
-    figures.draw(chart, [path], dpi)
-
-
-def _written(path: Path, write: Callable[[Path], Any]) -> bool:
-    """Write under another name first: who looks at a report while it is made anew sees the old one."""
-    temporary = path.with_name(f".new.{path.name}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
+        csv.write_csv(plain, folder / f"{name}.csv")
+        parquet.write_table(plain, folder / f"{name}.parquet")
 
 
 def _mixed_as_text(table: pd.DataFrame) -> pd.DataFrame:

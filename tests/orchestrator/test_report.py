@@ -203,13 +203,15 @@ def test_a_description_that_would_be_too_long_counts_what_it_leaves_out():
     assert made.endswith(f"\n\n… and {100 - shown} more configurations: see the report.")
 
 
-def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path):
+def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, capsys):
     online, foml, _ = sweep.plan.trials
     writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
     writer.start()
     assert writer.drain() == []
     empty = report.write_report("sweep", tracking_uri, tmp_path / "empty")
     assert empty.best is None and len(empty.table.splitlines()) == 2 and len(empty.summary) == 0
+    assert "Cumulative error: no task is over yet" in (tmp_path / "empty" / "report.html").read_text(encoding="utf-8")
+    assert capsys.readouterr().err == ""
     sweep.write_chunk(foml)
     writer.finished(foml.key)
     writer.results(online.key, sweep.part(online, 0, 20))
