@@ -35,6 +35,7 @@ from orchestrator.launch import (
 from orchestrator.plan import Plan, make_plan, sweep_folder
 from orchestrator.progress import Progress
 from orchestrator.source import StoreSource
+from orchestrator.tracking_database import await_server
 from streams.build import cached
 from streams.errors import StreamsError
 from streams.progress import ProgressLine
@@ -164,6 +165,8 @@ def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer
         writer.start()
         try:
             _run_open_trials(sweep, journal, store, local, writer, interrupt, outcome)
+            if not interrupt.asked.is_set():
+                await_server(sweep.document.tracking.uri, lambda line: print(line, file=sys.stderr))
         except KeyboardInterrupt:  # the second Ctrl-C: now
             interrupt.asked.set()
             outcome.finished |= journal.finished()
@@ -227,7 +230,10 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], int
     from orchestrator import report, tracking
 
     uri = sweep.document.tracking.uri
-    written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
+    try:
+        written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
+    except tracking.TrackingError as error:
+        return _unreported(sweep, root, [*problems, *error.faults], interrupted)
     problems = [*(line for line in problems if not line.endswith(tracking.HEALED)), *written.problems]
     if interrupted:
         code = INTERRUPTED
@@ -251,6 +257,21 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], int
     return SweepResult(
         sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code
     )
+
+
+def _unreported(sweep: Sweep, root: Path, problems: list[str], interrupted: bool) -> SweepResult:
+    """What a sweep came to whose results are on disk while MLflow is away."""
+    again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)}"
+    if sweep.document.storage != "results":
+        again += f" {shlex.quote(f'storage={sweep.document.storage}')}"
+    told = list(dict.fromkeys(problems))
+    lines = [f"problem: {line}" for line in told]
+    lines.append(
+        f"everything is in {root}; once MLflow answers, this sends it what it lacks and writes the report: {again}"
+    )
+    code = INTERRUPTED if interrupted else SOME_FAILED
+    empty = pd.DataFrame()
+    return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code)
 
 
 def plan_text(sweep: Sweep) -> str:

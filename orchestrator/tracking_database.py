@@ -11,9 +11,10 @@ import logging
 import os
 import re
 import sqlite3
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a link for every run that ends
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
+PATIENCE_S = 120.0
+"""How long the end of a sweep waits for a server that is away."""
 _LOCKED_S = 60
 _ANSWER_S = 10
 
@@ -179,6 +182,21 @@ def check_reachable(uri: str) -> None:
         reason = getattr(error, "reason", error)
         remedy = f"start the server, or use {DEFAULT_URI}"
         raise TrackingError(fault(URI_KEY, "", f"no server answers ({reason})", uri, remedy)) from error
+
+
+def await_server(uri: str, tell: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
+    """Wait for a server that is away to come back, at most `patience_s` seconds; a database is never waited for."""
+    until, told = time.monotonic() + patience_s, False
+    while True:
+        try:
+            return check_reachable(uri)
+        except TrackingError:
+            if time.monotonic() > until:
+                return
+        if not told:
+            tell(f"MLflow does not answer at {uri}; waiting up to {patience_s:g} s for it")
+            told = True
+        time.sleep(min(2.0, patience_s))
 
 
 def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
