@@ -52,4 +52,4 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     assert isinstance(result.summary, pd.DataFrame)
     assert result.problems[0] == "behind"
     assert "no server answers" in result.problems[1]
-    assert result.text.endswith("and you the report, by: python -m orchestrator.sweep --resume 'x y'")
+    assert result.text.endswith("and writes the report: python -m orchestrator.sweep --resume 'x y'")
