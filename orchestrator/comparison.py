@@ -176,6 +176,8 @@ def _fate(of: ConfigurationRuns, seed: int) -> str:
     if run.diverged_at is not None:
         return f"diverged at batch {run.diverged_at}"
     if run.status != "FINISHED":
+        if run.stopped_at is not None:
+            return f"stopped at batch {run.stopped_at}"
         return {"FAILED": "failed", "KILLED": "interrupted"}.get(run.status, "unfinished")
     return ""
 

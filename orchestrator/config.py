@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from orchestrator.errors import ConfigError, fault
+from orchestrator.schedulers import SCHEDULERS, Scheduler
 from orchestrator.schemas import model_of, rules
 from orchestrator.spaces import Space, is_space, read_space
 from streams import recipes
@@ -36,17 +37,22 @@ class Objective(_Part):
 
 
 class Search(_Part):
-    """How configurations are found: grids are crossed, and every crossing is drawn `samples` times."""
+    """How configurations are found: grids are crossed, and every crossing is drawn `samples` times.
+
+    ``algorithm``: `random` draws all at once; `optuna` draws each with what the trials before it came to (TPE, on the
+    mean of the objective over seeds); `grid` draws nothing. ``scheduler``: a name, or a mapping with options.
+    """
 
     samples: int = Field(default=1, ge=1)
-    algorithm: Literal["random", "grid"] = "random"
+    algorithm: Literal["random", "grid", "optuna"] = "random"
     seed: int = Field(default=0, ge=0)
+    scheduler: Any = "none"
 
 
 class Resources(_Part):
-    """What one learner actor gets. Torch uses as many threads as it has CPUs."""
+    """What one learner actor gets. Torch uses as many threads as it has CPUs, and at least one."""
 
-    cpus: int = Field(default=1, ge=1)
+    cpus: float = Field(default=1, gt=0)
     gpus: float = Field(default=0, ge=0)
 
 
@@ -72,6 +78,7 @@ class _Document(_Part):
     tracking: Tracking = Tracking()
     chunk: int = Field(default=40, ge=1, description="batches between two checkpoints")
     retries: int = Field(default=3, ge=0, description="times that a trial is started again after it died")
+    max_failures: int | None = Field(default=None, ge=0, description="trials that may fail before the sweep stops")
     storage: str = Field(default="results", min_length=1)
 
     @field_validator("seeds")
@@ -106,6 +113,7 @@ class Sweep:
     store: str | None
     schedule: Schedule
     learners: tuple[LearnerSpec, ...]
+    scheduler: Scheduler
 
     @property
     def name(self) -> str:
@@ -120,6 +128,11 @@ class Sweep:
     def seeds(self) -> list[int]:
         seeds = self.document.seeds
         return list(range(seeds)) if isinstance(seeds, int) else seeds
+
+    @property
+    def threads(self) -> int:
+        """What torch uses in one learner actor."""
+        return max(1, int(self.document.resources.cpus))
 
     @property
     def network(self) -> str:
@@ -167,7 +180,7 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
     try:
         top = _Document.model_validate(dict(document))
     except ValidationError as error:
-        faults += rules(error, file, "", list(_Document.model_fields))
+        faults += rules(error, file, "", _Document)
     stream, learners = document.get("stream"), document.get("learners")
     recipe = store = schedule = None
     if isinstance(stream, Mapping):
@@ -180,9 +193,11 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
                 specs.append(_learner(dict(entry), f"learners[{index}]", file, algorithm, schedule, faults))
     if top is not None and recipe is not None:
         _network(top, recipe, file, faults)
-    if faults or top is None or recipe is None or schedule is None:
+    scheduler = None if top is None else _scheduler(top.search, file, faults)
+    if faults or top is None or recipe is None or schedule is None or scheduler is None:
         raise ConfigError(*dict.fromkeys(faults))
-    return Sweep(file, document, top, recipe, store, schedule, tuple(spec for spec in specs if spec is not None))
+    found = tuple(spec for spec in specs if spec is not None)
+    return Sweep(file, document, top, recipe, store, schedule, found, scheduler)
 
 
 def _stream(entry: dict[str, Any], file: str, faults: list[str]) -> tuple[Recipe | None, str | None, Schedule | None]:
@@ -214,13 +229,25 @@ def _schedule(entry: Any, file: str, faults: list[str]) -> Schedule | None:
     return made
 
 
+def _scheduler(search: Search, file: str, faults: list[str]) -> Scheduler | None:
+    given = search.scheduler
+    where = "search.scheduler"
+    if not isinstance(given, str | Mapping):
+        faults.append(fault(file, where, "must be a name, or a mapping with a name", given))
+        return None
+    options = {"name": given} if isinstance(given, str) else dict(given)
+    kind = _named(options.pop("name", None), SCHEDULERS, file, f"{where}.name", faults)
+    made: Scheduler | None = None if kind is None else _made(kind, options, ["name"], file, where, faults)
+    return made
+
+
 def _made(kind: Any, options: dict[str, Any], beside: list[str], file: str, where: str, faults: list[str]) -> Any:
     """An object of a frozen dataclass of options; None, and lines in `faults`, if an option is wrong."""
     model = model_of(kind)
     try:
         values = model.model_validate(options)
     except ValidationError as error:
-        faults += rules(error, file, where, [*model.model_fields, *beside])
+        faults += rules(error, file, where, model, beside)
         return None
     return kind(**{key: getattr(values, key) for key in model.model_fields})
 
@@ -264,7 +291,7 @@ def _learner(
     try:
         values = model.model_validate(fixed)
     except ValidationError as error:
-        faults += rules(error, file, where, [*model.model_fields, "name"])
+        faults += rules(error, file, where, model, ["name"])
         return None
     resolved = {key: getattr(values, key) for key in model.model_fields if key not in spaces}
     return LearnerSpec(name, resolved, spaces)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 
-from orchestrator import protocol
+from orchestrator import chunks, protocol
 from orchestrator.config import Sweep
-from orchestrator.plan import Plan, Trial, canonical
+from orchestrator.journal import Journal
+from orchestrator.plan import Study, Trial, canonical
 from streams.store import TaskStore
 
 MEASURED_SECONDS = 1.0
@@ -18,19 +24,63 @@ MEASURED_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one trial: its batches, seconds in a learner actor of its own, and gradient evaluations per datapoint."""
+    """Of one trial: its batches, seconds in a learner actor of its own, gradient evaluations per datapoint, and the
+    bytes that it leaves on disk."""
 
     batches: int
     seconds: float
     gradient_evaluations_per_datapoint: float
+    disk_bytes: int
 
 
-def estimate(sweep: Sweep, plan: Plan, store: TaskStore) -> dict[str, Cost]:
+def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
+    """The plan as a table: each trial, what is done already, and what the rest costs in time, disk and memory."""
+    plan, done = journal.plan, journal.finished()
+    stand_ins = {study.key: _any_trial(study) for study in plan.studies}
+    costs = estimate(sweep, [*plan.trials, *stand_ins.values()], store)
+    rows = [(trial.configuration.hash, trial.configuration.label, trial, 1, trial.key in done) for trial in plan.trials]
+    for study in plan.studies:
+        left = study.samples - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
+        if left > 0:
+            names = " ".join(f"{key}=?" for key in sorted(study.spaces))
+            rows.append(("to be drawn", f"{study.template.label} {names}", stand_ins[study.key], left, False))
+    width = max(len(label) for _, label, *_ in rows)
+    lines = [f"{'hash':12}  {'configuration':{width}}  trials  seeds  batches  gradients/datapoint  seconds"]
+    for name, label, trial, count, finished in rows:
+        its = costs[trial.key]
+        lines.append(
+            f"{name:12}  {label:{width}}  {count:6}  {len(trial.seeds):5}  {its.batches:7}"
+            f"  {its.gradient_evaluations_per_datapoint:19.1f}  {its.seconds:7.0f}{'  finished' if finished else ''}"
+        )
+    slots = max(1, int((os.cpu_count() or 1) // sweep.document.resources.cpus))
+    to_run = [(costs[trial.key], count) for _, _, trial, count, finished in rows if not finished]
+    seconds = sum(its.seconds * count for its, count in to_run)
+    disk = sum(its.disk_bytes * count for its, count in to_run)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
+    lines += [
+        f"{plan.size} trials, {sum(count for _, count in to_run)} to run: {seconds:.0f} s one after the other, "
+        f"about {seconds / slots:.0f} s with {slots} at a time (measured on this machine's CPU)",
+        f"disk: about {_size(disk)} in {journal.root}; "
+        f"memory: about {_size(memory)} for each of {slots} learner actors",
+    ]
+    return "\n".join(lines)
+
+
+def _any_trial(study: Study) -> Trial:
+    rng = np.random.default_rng(0)
+    return study.trial({key: space.draw(rng) for key, space in study.spaces.items()})
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, Cost]:
     """The cost of each trial, by key. Trials that differ in real-valued options alone are measured once."""
-    torch.set_num_threads(sweep.document.resources.cpus)
+    torch.set_num_threads(sweep.threads)
     measured: dict[str, Cost] = {}
     costs = {}
-    for trial in plan.trials:
+    for trial in trials:
         kind = canonical([trial.configuration.learner, _structure(trial), list(trial.seeds)])
         if kind not in measured:
             measured[kind] = _measure(trial, sweep, store)
@@ -69,4 +119,13 @@ def _measure(trial: Trial, sweep: Sweep, store: TaskStore) -> Cost:
         run.total_batches,
         seconds / batches * run.total_batches,
         float(evaluations) / (batches * configuration.batch_size),
+        _disk_bytes(run),
     )
+
+
+def _disk_bytes(run: protocol.OnlineProtocol) -> int:
+    """Two chunk files at the end of the stream: the state as it is now, and curves that grow with the batches."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole = chunks.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
+    curves = sum(array.nbytes for array in run.curves.by_batch.values())
+    return chunks.KEPT * (whole + round(curves * (run.total_batches / run.batches - 1)))

@@ -9,15 +9,16 @@ import shutil
 import socket
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, fault
-from orchestrator.plan import Plan, canonical
+from orchestrator.plan import Plan, Trial, canonical
 
 FILE = "sweep.json"
+STOPPED = "stopped.json"
 _IDENTITY = ("name", "stream", "network", "batch_size", "objective")
 """What two runs under one name must share. Learners, grids, samples and seeds may grow."""
 
@@ -57,8 +58,12 @@ class Journal:
         if faults:
             raise ConfigError(*faults)
         stacks: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        studies = {study.key: study for study in plan.studies}
         for entry in earlier["trials"]:
             stacks[entry["configuration"]].append(tuple(entry["seeds"]))
+            study = studies.get(entry.get("drawn_by"))
+            if study is not None:
+                plan.add(study.trial(entry["draws"]))
         return cls(root, plan.grown(stacks))
 
     @contextmanager
@@ -90,24 +95,47 @@ class Journal:
         Raises:
             ConfigError: the folder cannot be written.
         """
-        earlier = _read(self.root)
-        listed = {entry["key"]: entry for entry in earlier["trials"]} if earlier else {}
-        for trial in self.plan.trials:
-            listed[trial.key] = {
-                "key": trial.key,
-                "configuration": trial.configuration.hash,
-                "label": trial.configuration.label,
-                "seeds": list(trial.seeds),
-            }
-        content = {"given": self.plan.given, "sweep": self.plan.resolved, "trials": list(listed.values())}
         with _writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             if rerun:
                 for trial in self.plan.trials:
                     shutil.rmtree(trial.folder(self.root), ignore_errors=True)
-            temporary = self.root / f".{FILE}.{os.getpid()}"
-            temporary.write_text(json.dumps(content, indent=2), encoding="utf-8")
-            temporary.replace(self.root / FILE)
+        self._write()
+
+    def draw(self, trial: Trial) -> None:
+        """Note a trial that a searcher has drawn, before it is started."""
+        self.plan.add(trial)
+        self._write()
+
+    def _write(self) -> None:
+        earlier = _read(self.root)
+        listed = {entry["key"]: entry for entry in earlier["trials"]} if earlier else {}
+        studies = {study.key: study for study in self.plan.studies}
+        for trial in self.plan.trials:
+            entry = listed[trial.key] = {
+                "key": trial.key,
+                "configuration": trial.configuration.hash,
+                "label": trial.configuration.label,
+                "seeds": list(trial.seeds),
+            }
+            if trial.drawn_by in studies:
+                entry |= {"drawn_by": trial.drawn_by, "draws": studies[trial.drawn_by].draws(trial)}
+        content = {"given": self.plan.given, "sweep": self.plan.resolved, "trials": list(listed.values())}
+        with _writing(self.root):
+            write_whole(self.root / FILE, json.dumps(content, indent=2))
+
+    def stop(self, trial: Trial, batches: int, value: float) -> None:
+        """Note that the scheduler found a trial not worth going on with after so many batches."""
+        with _writing(self.root):
+            write_whole(trial.folder(self.root) / STOPPED, json.dumps({"batches": batches, "objective": value}))
+
+    def stopped(self) -> dict[str, int]:
+        """Key → batches, of the plan's trials that the scheduler has stopped."""
+        found = {}
+        for trial in self.plan.trials:
+            with suppress(OSError, ValueError, KeyError):
+                found[trial.key] = int(json.loads((trial.folder(self.root) / STOPPED).read_text())["batches"])
+        return found
 
     def finished(self) -> set[str]:
         """Keys of the plan's trials whose newest chunk says that the stream is over."""
@@ -121,6 +149,13 @@ class Journal:
                 if newest is not None and newest.finished:
                     done.add(trial.key)
         return done
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is whole or as it was."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 @contextmanager

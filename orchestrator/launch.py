@@ -7,21 +7,21 @@ import math
 import os
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import nodes
 from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
-from orchestrator.plan import Trial
+from orchestrator.halt import Halt
+from orchestrator.plan import Plan, Trial
 from orchestrator.progress import Progress
+from orchestrator.search import Search
 from streams.store import TaskStore
 
 if TYPE_CHECKING:
@@ -141,72 +141,56 @@ def local_gpus() -> int:
     return here if visible is None else min(here, len(visible))
 
 
-class Interrupt:
-    """Ctrl-C and SIGTERM: once means finish the chunk and stop; twice means stop now."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-
-    @contextmanager
-    def watching(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Handle the signals inside this block (in the main thread; elsewhere there is nothing to handle)."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: Any) -> None:
-            if self.asked.is_set():
-                raise KeyboardInterrupt
-            self.asked.set()
-            say("stopping: the chunks in flight are finished and kept (once more to stop at once)")
-
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 @dataclass
 class Outcome:
-    """How the trials ended: keys of the finished ones, and key → reason of the failed ones."""
+    """How the trials of a plan ended: keys of the finished ones, key → reason of the failed ones, and key → batches of
+    those that the scheduler stopped."""
 
+    plan: Plan
     finished: set[str]
-    failed: dict[str, str]
+    failed: dict[str, str] = field(default_factory=dict)
+    stopped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> set[str]:
+        """Keys of the trials that are not to be run again."""
+        return self.finished | set(self.stopped)
 
 
 def run_trials(
     sweep: Sweep,
-    trials: list[Trial],
+    search: Search,
     root: Path,
     store: TaskStore,
     cluster: Cluster,
     progress: Progress,
     writer: Writer,
-    interrupt: Interrupt,
+    halt: Halt,
     outcome: Outcome,
 ) -> None:
-    """Run these trials to their ends, and write into `outcome` how each ended.
+    """Run the trials of a search to their ends, and write into `outcome` how each ended.
 
-    Each result's curves go to the writer. Trials that an interrupt left unfinished are in neither part of the outcome.
+    Each result's curves go to the writer. Trials that a halt left unfinished are in no part of the outcome.
     """
     from ray import tune
 
     from orchestrator import actors
     from orchestrator.stream_actors import StreamActors
-    from orchestrator.tune_callback import StopOnInterrupt, TakeResults
+    from orchestrator.tune_callback import NextTrial, Stop, TakeResults
 
     # Tune tells of every death with a traceback, and at length of result files that its own loggers would have written.
     # The callback tells of deaths in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     if not cluster.local and (lacking := nodes.missing(nodes.joined(), nodes.promised())):
         progress.say(f"cluster: {lacking}")
-    wanted = sweep.document.resources
-    callback = TakeResults(writer, progress, outcome)
+    wanted, metric = sweep.document.resources, sweep.document.objective.metric
+    slots = cluster.slots(sweep)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
+    callback = TakeResults(writer, progress, outcome, search, metric, halt, sweep.document.max_failures)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
-    specs = [
-        {
+
+    def specification(trial: Trial) -> dict[str, Any]:
+        return {
             "key": trial.key,
             "folder": str(trial.folder(root).absolute()),
             "store": store.hash,
@@ -217,24 +201,25 @@ def run_trials(
             "seeds": list(trial.seeds),
             "schedule": sweep.schedule,
             "chunk": sweep.document.chunk,
-            "threads": wanted.cpus,
+            "threads": sweep.threads,
             "gpus": wanted.gpus,
         }
-        for trial in trials
-    ]
+
     try:
-        with interrupt.watching(progress.say), StreamActors(store, sweep.store, root, progress.say):
+        with halt.gently(progress.say), StreamActors(store, sweep.store, root, progress.say):
             tune.Tuner(
                 tune.with_resources(actors.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
-                param_space={"trial": tune.grid_search(specs)},
                 tune_config=tune.TuneConfig(
-                    reuse_actors=True, trial_dirname_creator=lambda trial: trial.config["trial"]["key"]
+                    search_alg=NextTrial(search, specification, callback, slots),
+                    num_samples=-1,  # until the search has no more
+                    reuse_actors=True,
+                    trial_dirname_creator=lambda trial: trial.config["trial"]["key"],
                 ),
                 run_config=tune.RunConfig(
                     name="trials",
                     storage_path=str(scratch.absolute()),
                     callbacks=[callback],
-                    stop=StopOnInterrupt(interrupt.asked, callback),
+                    stop=Stop(halt, callback, search, outcome, metric),
                     failure_config=tune.FailureConfig(max_failures=sweep.document.retries),
                     verbose=0,
                 ),

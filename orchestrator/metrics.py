@@ -109,6 +109,31 @@ def cumulative(error: np.ndarray) -> np.ndarray:
     return np.cumsum(error, axis=1) / np.arange(1, error.shape[1] + 1)
 
 
+def objective_by_chunk(curves: Curves, metric: str) -> np.ndarray:
+    """What a sweep minimises, as it stood at the end of each chunk [chunks]: a mean over seeds, whole curves given.
+
+    `cumulative_error` or `validation_error` of the last task that every seed had been evaluated on by then, or the
+    mean of a curve by batch. NaN while there is no value, and from where a seed diverged.
+
+    >>> evaluations = {"seed": np.array([0, 0]), "task": np.array([0, 1]), "batch": np.array([0, 2])}
+    >>> evaluations |= {"error": np.array([0.5, 0.1])}
+    >>> by_batch = {"online_error": np.array([[0.9, 0.7, 0.2]])}
+    >>> curves = Curves([7], 0, by_batch, evaluations, {"batches": np.array([2, 3])})
+    >>> objective_by_chunk(curves, "cumulative_error")
+    array([0.5, 0.3])
+    >>> objective_by_chunk(curves, "online_error")
+    array([0.8, 0.6])
+    """
+    ends = curves.chunks["batches"] if curves.chunks else np.zeros(0, dtype=int)
+    if metric not in ("cumulative_error", "validation_error"):
+        return np.array([float(curves.by_batch[metric][:, :end].mean()) for end in ends])
+    error = held_out(curves)
+    by_task = (cumulative(error) if metric == "cumulative_error" else error).mean(axis=0)
+    evaluated = held_out(curves, "batch").max(axis=0) if error.size else np.zeros(0)
+    tasks = [int((evaluated < end).sum()) for end in ends]
+    return np.array([by_task[count - 1] if count else math.nan for count in tasks])
+
+
 def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """`adaptation[k]`: mean, over the tasks that long, of the online error of the k-th batch within a task.
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import numpy as np
 
 from orchestrator.config import LearnerSpec, Sweep
+from orchestrator.spaces import Space
 from streams.schedule import HeldBack, Schedule
 
 RESULTS_VERSION = 3
@@ -56,6 +57,8 @@ class Trial:
 
     configuration: Configuration
     seeds: tuple[int, ...]
+    drawn_by: str = ""
+    """The key of the `Study` that its configuration was drawn by; empty if it was planned."""
 
     @property
     def key(self) -> str:
@@ -67,17 +70,72 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Study:
+    """A learner's spaces that a searcher draws from while the sweep runs, `samples` times; grids are crossed as ever.
+
+    ``chosen``: the values of its grids. ``seed``: of the search. ``template``: a configuration with what is not drawn.
+    """
+
+    spec: LearnerSpec
+    chosen: dict[str, Any]
+    samples: int
+    seed: int
+    seeds: tuple[int, ...]
+    template: Configuration
+
+    @property
+    def key(self) -> str:
+        """Names the study as long as the spaces are what they were."""
+        spaces = {key: [space.kind, list(space.values)] for key, space in self.spaces.items()}
+        return short_hash([self.template.hash, spaces, self.chosen, self.seed])
+
+    @property
+    def spaces(self) -> dict[str, Space]:
+        """What is drawn."""
+        return {key: space for key, space in self.spec.spaces.items() if not space.is_grid}
+
+    def trial(self, draws: Mapping[str, Any], seeds: tuple[int, ...] | None = None) -> Trial:
+        """The trial with these values."""
+        options = self.template.options | dict(draws)
+        words = [self.template.label, *(f"{key}={_shown(value)}" for key, value in sorted(draws.items()))]
+        configuration = replace(self.template, options=options, label=" ".join(words))
+        return Trial(configuration, seeds or self.seeds, self.key)
+
+    def draws(self, trial: Trial) -> dict[str, Any]:
+        """The values that were drawn for a trial of this study."""
+        return {key: trial.configuration.options[key] for key in self.spaces}
+
+
+@dataclass
 class Plan:
     """All trials of a sweep, in order, the sweep's whole configuration as JSON (`resolved`), and what was written
-    down of it (`given`)."""
+    down of it (`given`).
+
+    Where a searcher draws, its `studies` are here, and trials are added as they are drawn.
+    """
 
     name: str
     trials: tuple[Trial, ...]
     resolved: dict[str, Any]
     given: dict[str, Any] = field(default_factory=dict)
+    studies: tuple[Study, ...] = ()
 
     def trial(self, key: str) -> Trial:
         return next(trial for trial in self.trials if trial.key == key)
+
+    def add(self, trial: Trial) -> None:
+        """One more; to add it again changes nothing."""
+        if all(trial.key != known.key for known in self.trials):
+            self.trials = (*self.trials, trial)
+
+    @property
+    def size(self) -> int:
+        """How many trials there will be."""
+        drawn: dict[str, set[str]] = {study.key: set() for study in self.studies}
+        for trial in self.trials:
+            if trial.drawn_by in drawn:
+                drawn[trial.drawn_by].add(trial.configuration.hash)
+        return len(self.trials) + sum(max(0, study.samples - len(drawn[study.key])) for study in self.studies)
 
     def grown(self, earlier: Mapping[str, Sequence[tuple[int, ...]]]) -> Plan:
         """The same plan, with the stacks of seeds that configurations were run on before (hash → stacks) kept.
@@ -89,10 +147,10 @@ class Plan:
             rest = list(trial.seeds)
             for stack in earlier.get(trial.configuration.hash, ()):
                 if set(stack) <= set(rest):
-                    trials.append(Trial(trial.configuration, stack))
+                    trials.append(replace(trial, seeds=stack))
                     rest = [seed for seed in rest if seed not in stack]
             if rest:
-                trials.append(Trial(trial.configuration, tuple(rest)))
+                trials.append(replace(trial, seeds=tuple(rest)))
         return replace(self, trials=tuple(trials))
 
 
@@ -111,21 +169,45 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
         "store": store_hash,
     }
     several = len(sweep.learners) > len({spec.name for spec in sweep.learners})
+    searched = sweep.document.search.algorithm == "optuna"
     trials: dict[str, Trial] = {}
+    studies: list[Study] = []
     for index, spec in enumerate(sweep.learners):
+        always_shown = _unlike_defaults(spec) if several else {}
+        if searched and any(not space.is_grid for space in spec.spaces.values()):
+            studies += _studies(spec, sweep, stream, always_shown)
+            continue
         for options, varying in _expand(spec, index, sweep):
-            shown = varying | (_unlike_defaults(spec) if several else {})
-            configuration = Configuration(
-                learner=spec.name,
-                options=options,
-                network=sweep.network,
-                batch_size=sweep.document.batch_size,
-                stream=stream,
-                label=" ".join([spec.name, *(f"{key}={_shown(value)}" for key, value in sorted(shown.items()))]),
-            )
+            configuration = _configuration(spec, sweep, stream, options, varying | always_shown)
             trial = Trial(configuration, tuple(sweep.seeds))
             trials.setdefault(trial.key, trial)
-    return Plan(sweep.name, tuple(trials.values()), _resolved(sweep, stream), dict(sweep.given))
+    return Plan(sweep.name, tuple(trials.values()), _resolved(sweep, stream), dict(sweep.given), tuple(studies))
+
+
+def _configuration(
+    spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], options: dict[str, Any], shown: dict[str, Any]
+) -> Configuration:
+    return Configuration(
+        learner=spec.name,
+        options=options,
+        network=sweep.network,
+        batch_size=sweep.document.batch_size,
+        stream=stream,
+        label=" ".join([spec.name, *(f"{key}={_shown(value)}" for key, value in sorted(shown.items()))]),
+    )
+
+
+def _studies(spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], always_shown: dict[str, Any]) -> Iterator[Study]:
+    search = sweep.document.search
+    for chosen in _crossings(spec):
+        template = _configuration(spec, sweep, stream, spec.fixed | chosen, chosen | always_shown)
+        yield Study(spec, chosen, search.samples, search.seed, tuple(sweep.seeds), template)
+
+
+def _crossings(spec: LearnerSpec) -> Iterator[dict[str, Any]]:
+    grids = {key: space for key, space in spec.spaces.items() if space.is_grid}
+    for values in itertools.product(*(space.values for space in grids.values())):
+        yield dict(zip(grids, values, strict=True))
 
 
 def _described(schedule: Schedule) -> dict[str, Any]:
@@ -136,11 +218,9 @@ def _described(schedule: Schedule) -> dict[str, Any]:
 
 def _expand(spec: LearnerSpec, index: int, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Every (all options, those that vary) of one learner."""
-    grids = {key: space for key, space in spec.spaces.items() if space.is_grid}
     drawn = {key: space for key, space in spec.spaces.items() if not space.is_grid}
     samples = sweep.document.search.samples if drawn else 1
-    for crossing in itertools.product(*(space.values for space in grids.values())):
-        chosen = dict(zip(grids, crossing, strict=True))
+    for chosen in _crossings(spec):
         for sample in range(samples):
             # A generator per draw: more samples, or another grid value, leave the earlier draws as they were.
             draws = {

@@ -20,7 +20,7 @@ class _Trial:
     batches: int = 0
     total: int = 0
     error: float | None = None
-    state: str = "waiting"  # waiting, running, done, failed
+    state: str = "waiting"  # waiting, running, done, failed, stopped
     seconds: float = 0.0
     """Spent learning, in this run of the command."""
     learned: int = 0
@@ -31,7 +31,8 @@ class Progress:
     """Plain lines, one every few seconds; `out` is standard error unless said otherwise."""
 
     def __init__(self, plan: Plan, slots: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
-        self._trials = {trial.key: _Trial(trial.configuration.label) for trial in plan.trials}
+        self._plan = plan
+        self._known: dict[str, _Trial] = {}
         self._slots, self._out, self._clock = max(1, slots), out or sys.stderr, clock
         self._started = self._told = clock()
 
@@ -39,9 +40,16 @@ class Progress:
         """One line, at once."""
         print(text, file=self._out, flush=True)
 
-    def already(self, key: str) -> None:
-        """The trial was finished before the command began."""
-        self._trials[key].state = "done"
+    @property
+    def _trials(self) -> dict[str, _Trial]:
+        """Every trial of the plan, those too that were drawn since."""
+        for trial in self._plan.trials[len(self._known) :]:
+            self._known[trial.key] = _Trial(trial.configuration.label)
+        return self._known
+
+    def already(self, key: str, how: str = "done") -> None:
+        """The trial had ended before the command began."""
+        self._trials[key].state = how
 
     def started(self, key: str) -> None:
         self._trials[key].state = "running"
@@ -60,18 +68,19 @@ class Progress:
         """The trial's actor died, and another will go on from the last chunk."""
         self.say(f"{self._trials[key].label} ({key}): its actor died, another goes on from its last chunk: {reason}")
 
-    def ended(self, key: str, failed: bool) -> None:
-        self._trials[key].state = "failed" if failed else "done"
+    def ended(self, key: str, how: str) -> None:
+        """`how`: done, failed, or stopped by the scheduler."""
+        self._trials[key].state = how
         self.say(self.line())
 
     def line(self) -> str:
         """The state of things in one line."""
         trials = self._trials.values()
         done = sum(trial.state == "done" for trial in trials)
-        failed = sum(trial.state == "failed" for trial in trials)
-        parts = [f"[{_clock(self._clock() - self._started)}] {done}/{len(trials)} trials done"]
-        if failed:
-            parts[0] += f", {failed} failed"
+        parts = [f"[{_clock(self._clock() - self._started)}] {done}/{self._plan.size} trials done"]
+        for state in ("failed", "stopped"):
+            if count := sum(trial.state == state for trial in trials):
+                parts[0] += f", {count} {state}"
         left = self.seconds_left()
         parts.append(f"ETA {'–' if left is None else _clock(left)}")
         for trial in trials:
@@ -92,6 +101,7 @@ class Progress:
             for key, trial in self._trials.items()
             if trial.state in ("waiting", "running")
         ]
+        rest += [mean_pace * total] * (self._plan.size - len(self._trials))  # those that are still to be drawn
         return max(sum(rest) / self._slots, max(rest, default=0.0))
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from orchestrator import metrics
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.run_names import from_text, sweep_key, unlisted
-from orchestrator.run_tree import PARENT, search
+from orchestrator.run_tree import PARENT, STOPPED_AT, search
 from orchestrator.tracking_database import DEFAULT_URI, open_existing
 from orchestrator.tracking_points import ADAPTATION
 from orchestrator.tracking_projection import CURVES_FILE, TEST_FILE
@@ -29,12 +29,13 @@ class SweepNotFound(OrchestratorError):  # noqa: N818
 
 @dataclass(frozen=True)
 class SeedRun:
-    """A seed's run. ``diverged_at``: the batch, None if it did not."""
+    """A seed's run. ``diverged_at``, ``stopped_at`` (by the scheduler): the batch, None if it did not."""
 
     run_id: str
     seed: int
     status: str
     diverged_at: int | None
+    stopped_at: int | None
     metrics: tuple[str, ...]
 
 
@@ -212,8 +213,9 @@ def _configurations(client: Any, parent: Any) -> list[ConfigurationRuns]:
     for run in runs:
         tags = run.data.tags
         if tags["foml.kind"] == "seed":
-            at = int(tags["foml.diverged_at"]) if "foml.diverged_at" in tags else None
-            seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), run.info.status, at, tuple(run.data.metrics))
+            diverged, stopped = (int(at) if (at := tags.get(key)) else None for key in ("foml.diverged_at", STOPPED_AT))
+            status, metrics = run.info.status, tuple(run.data.metrics)
+            seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), status, diverged, stopped, metrics)
             seeds.setdefault(tags[PARENT], []).append(seed)
     found = [run for run in runs if run.data.tags["foml.kind"] == "configuration"]
     found.sort(key=lambda run: run.info.start_time)

@@ -22,6 +22,8 @@ METRICS_PER_CALL = 1_000
 ENTRIES_PER_CALL = 100
 TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
 PARENT = "mlflow.parentRunId"
+STOPPED_AT = "foml.stopped_at"
+"""On a seed's run: the batches after which the scheduler ended it; empty if it was taken up again."""
 
 
 @dataclass
@@ -133,6 +135,8 @@ class RunTree:
             self.set_params(seed_run.run_id, {**parameters(trial.configuration), "seed": str(seed)})
             if run.info.status != "RUNNING":
                 self.set_status(seed_run.run_id, "RUNNING")
+            if run.data.tags.get(STOPPED_AT):
+                self.tag(seed_run.run_id, {STOPPED_AT: ""})
             out.append(seed_run)
         self.set_status(parent, "RUNNING")
         return out

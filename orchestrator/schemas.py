@@ -30,12 +30,16 @@ def model_of(options: type) -> type[BaseModel]:
     return create_model(options.__qualname__, __config__=ConfigDict(extra="forbid", strict=True, frozen=True), **parts)
 
 
-def rules(error: ValidationError, file: str, where: str, known: Sequence[str]) -> list[str]:
-    """One line for each of pydantic's errors; `where` is the dotted key of the model, `known` the keys it may have."""
+def rules(
+    error: ValidationError, file: str, where: str, model: type[BaseModel], beside: Sequence[str] = ()
+) -> list[str]:
+    """One line for each of pydantic's errors; `where` is the dotted key of the model, which may have more keys
+    `beside` its own."""
     lines = []
     for problem in error.errors(include_url=False):
         key = dotted(where, problem["loc"])
         if problem["type"] == "extra_forbidden":
+            known = _known(model, problem["loc"][:-1]) or [*model.model_fields, *beside]
             near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
             lines.append(fault(file, key, "unknown key", _short(problem["input"]), remedy))
@@ -44,6 +48,14 @@ def rules(error: ValidationError, file: str, where: str, known: Sequence[str]) -
         else:
             lines.append(fault(file, key, _rule(problem["msg"]), _short(problem["input"])))
     return list(dict.fromkeys(lines))
+
+
+def _known(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """The keys of the part of the model to which these steps lead; empty for the model itself."""
+    part: Any = model
+    for step in steps:
+        part = part.model_fields[step].annotation
+    return [] if part is model else list(part.model_fields)
 
 
 def dotted(where: str, steps: Iterable[int | str]) -> str:

@@ -85,5 +85,5 @@ def _wrong(model: type[BaseModel], key: str, value: Any, where: str, file: str) 
     try:
         model.__pydantic_validator__.validate_assignment(model.model_construct(), key, value)
     except ValidationError as error:
-        return [line.replace(f" {where}.{key}:", f" {where}:", 1) for line in rules(error, file, where, [key])]
+        return [line.replace(f" {where}.{key}:", f" {where}:", 1) for line in rules(error, file, where, model)]
     return []

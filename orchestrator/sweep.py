@@ -22,9 +22,9 @@ import pandas as pd
 from orchestrator import config, provenance
 from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.halt import Halt
 from orchestrator.journal import Journal, given_before
 from orchestrator.launch import (
-    Interrupt,
     Outcome,
     check_resources,
     local_gpus,
@@ -32,8 +32,10 @@ from orchestrator.launch import (
     ray_running,
     run_trials,
 )
-from orchestrator.plan import Plan, make_plan, sweep_folder
+from orchestrator.plan import make_plan, sweep_folder
 from orchestrator.progress import Progress
+from orchestrator.schedulers import RunAll
+from orchestrator.search import Search
 from orchestrator.source import StoreSource
 from orchestrator.tracking_database import await_server
 from streams.build import cached
@@ -135,6 +137,12 @@ def _named_store(sweep: Sweep) -> TaskStore:
 
 
 def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
+    halt = Halt()
+    with halt.signals():
+        return _run_watched(sweep, local, rerun, halt)
+
+
+def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt) -> SweepResult:
     started_ms = time.time_ns() // 1_000_000
     local = local or "RAY_ADDRESS" not in os.environ
     prepare_environment(local)
@@ -154,32 +162,32 @@ def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
         journal.take(rerun)
         tags = provenance.collect(store.hash)
         writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, tags, started_ms)
-        return _track(sweep, journal, store, local, writer)
+        return _track(sweep, journal, store, local, writer, halt)
 
 
-def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer: Writer) -> SweepResult:
+def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer: Writer, halt: Halt) -> SweepResult:
     """Run what is open, with the writer at work; whatever happens, no run of ours stays RUNNING."""
-    plan, interrupt = journal.plan, Interrupt()
-    outcome = Outcome(journal.finished(), {})
+    outcome = Outcome(journal.plan, journal.finished())
+    if not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
+        outcome.stopped = {key: at for key, at in journal.stopped().items() if key not in outcome.finished}
     try:
         writer.start()
         try:
-            _run_open_trials(sweep, journal, store, local, writer, interrupt, outcome)
-            if not interrupt.asked.is_set():
+            _run_open_trials(sweep, journal, store, local, writer, halt, outcome)
+            if not halt.asked.is_set():
                 await_server(sweep.document.tracking.uri, lambda line: print(line, file=sys.stderr))
-        except KeyboardInterrupt:  # the second Ctrl-C: now
-            interrupt.asked.set()
+        except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
             outcome.finished |= journal.finished()
-        problems = _close_trials(plan, outcome, writer) + writer.drain()
-        status = "KILLED" if interrupt.asked.is_set() else "FAILED" if outcome.failed else "FINISHED"
-    except BaseException:
-        writer.close("FAILED")
+        problems = _close_trials(outcome, writer) + writer.drain()
+        status = "KILLED" if halt.interrupted else "FAILED" if outcome.failed else "FINISHED"
+    except BaseException as error:
+        writer.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
     try:
         writer.close(status)
     except OrchestratorError as error:
         problems += error.faults
-    return _result(sweep, journal.root, outcome, problems, interrupt.asked.is_set())
+    return _result(sweep, journal.root, outcome, problems, halt)
 
 
 def _run_open_trials(
@@ -188,35 +196,39 @@ def _run_open_trials(
     store: TaskStore,
     local: bool,
     writer: Writer,
-    interrupt: Interrupt,
+    halt: Halt,
     outcome: Outcome,
 ) -> None:
-    """Run the trials that are not finished, and write into `outcome` how they ended."""
+    """Run the trials that have not ended, and write into `outcome` how they ended."""
     plan = journal.plan
-    trials = [trial for trial in plan.trials if trial.key not in outcome.finished]
     for key in outcome.finished:
         writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
-    known = f", {len(outcome.finished)} of them finished before" if outcome.finished else ""
-    if not trials:
-        print(f"{sweep.name}: {len(plan.trials)} trials{known}", file=sys.stderr)
+    known = f", {len(outcome.ended)} of them ended before" if outcome.ended else ""
+    if plan.size == len(outcome.ended):
+        print(f"{sweep.name}: {plan.size} trials{known}", file=sys.stderr)
         return
+    total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
+    search = Search(sweep, journal, outcome.ended, total)
     with ray_running(local) as cluster:
         check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
         slots = cluster.slots(sweep)
         progress = Progress(plan, slots)
-        for key in outcome.finished:
-            progress.already(key)
+        for key in outcome.ended:
+            progress.already(key, "done" if key in outcome.finished else "stopped")
         progress.say(
-            f"{sweep.name}: {len(plan.trials)} trials{known}, {slots} at a time; seeds {sweep.seeds}; "
+            f"{sweep.name}: {plan.size} trials{known}, {slots} at a time; seeds {sweep.seeds}; "
             f"{store.manifest['name']} ({store.hash[:12]})"
         )
-        run_trials(sweep, trials, journal.root, store, cluster, progress, writer, interrupt, outcome)
+        run_trials(sweep, search, journal.root, store, cluster, progress, writer, halt, outcome)
 
 
-def _close_trials(plan: Plan, outcome: Outcome, writer: Writer) -> list[str]:
+def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
+    plan = outcome.plan
     for trial in plan.trials:
         if trial.key in outcome.finished:
             writer.finished(trial.key)
+        elif trial.key in outcome.stopped:
+            writer.stopped(trial.key, outcome.stopped[trial.key])
         elif trial.key in outcome.failed:
             writer.failed(trial.key, outcome.failed[trial.key])
         else:
@@ -226,16 +238,16 @@ def _close_trials(plan: Plan, outcome: Outcome, writer: Writer) -> list[str]:
     ]
 
 
-def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], interrupted: bool) -> SweepResult:
+def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], halt: Halt) -> SweepResult:
     from orchestrator import report, tracking
 
     uri = sweep.document.tracking.uri
     try:
         written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
     except tracking.TrackingError as error:
-        return _unreported(sweep, root, [*problems, *error.faults], interrupted)
+        return _unreported(sweep, root, [*problems, *error.faults], halt.interrupted)
     problems = [*(line for line in problems if not line.endswith(tracking.HEALED)), *written.problems]
-    if interrupted:
+    if halt.interrupted:
         code = INTERRUPTED
     elif written.best is None:
         code = NOTHING_USABLE
@@ -252,8 +264,8 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], int
         f"compare runs: mlflow ui --backend-store-uri {uri}",
     ]
     lines += [f"problem: {line}" for line in problems]
-    if interrupted:
-        lines.append(f"interrupted: go on with: python -m orchestrator.sweep --resume {shlex.quote(sweep.name)}")
+    if halt.asked.is_set():
+        lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
     return SweepResult(
         sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code
     )
@@ -261,17 +273,22 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], int
 
 def _unreported(sweep: Sweep, root: Path, problems: list[str], interrupted: bool) -> SweepResult:
     """What a sweep came to whose results are on disk while MLflow is away."""
-    again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)}"
-    if sweep.document.storage != "results":
-        again += f" {shlex.quote(f'storage={sweep.document.storage}')}"
     told = list(dict.fromkeys(problems))
     lines = [f"problem: {line}" for line in told]
     lines.append(
-        f"everything is in {root}; once MLflow answers, this sends it what it lacks and writes the report: {again}"
+        f"everything is in {root}; once MLflow answers, this sends it what it lacks and writes the report: "
+        f"{resume_command(sweep)}"
     )
     code = INTERRUPTED if interrupted else SOME_FAILED
     empty = pd.DataFrame()
     return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code)
+
+
+def resume_command(sweep: Sweep) -> str:
+    """What to type to go on with a sweep."""
+    storage = sweep.document.storage
+    elsewhere = "" if storage == "results" else f" {shlex.quote(f'storage={storage}')}"
+    return f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)}{elsewhere}"
 
 
 def plan_text(sweep: Sweep) -> str:
@@ -279,26 +296,9 @@ def plan_text(sweep: Sweep) -> str:
     from orchestrator import cost
 
     store = open_store(sweep)
-    journal = Journal.look(sweep_folder(sweep.document.storage, sweep.name), make_plan(sweep, store.hash))
-    plan, done = journal.plan, journal.finished()
-    costs = cost.estimate(sweep, plan, store)
-    width = max(len(trial.configuration.label) for trial in plan.trials)
-    lines = [f"{'hash':12}  {'configuration':{width}}  seeds  batches  gradients/datapoint  seconds"]
-    for trial in plan.trials:
-        its = costs[trial.key]
-        note = "  finished" if trial.key in done else ""
-        lines.append(
-            f"{trial.configuration.hash:12}  {trial.configuration.label:{width}}  {len(trial.seeds):5}  {its.batches:7}"
-            f"  {its.gradient_evaluations_per_datapoint:19.1f}  {its.seconds:7.0f}{note}"
-        )
-    wanted = sweep.document.resources
-    slots = max(1, (os.cpu_count() or 1) // wanted.cpus)
-    total = sum(costs[trial.key].seconds for trial in plan.trials if trial.key not in done)
-    lines.append(
-        f"{len(plan.trials)} trials, {len(plan.trials) - len(done)} to run: {total:.0f} s one after the other, "
-        f"about {total / slots:.0f} s with {slots} at a time (measured on this machine's CPU)"
+    return cost.plan_text(
+        sweep, Journal.look(sweep_folder(sweep.document.storage, sweep.name), make_plan(sweep, store.hash)), store
     )
-    return "\n".join(lines)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -348,6 +348,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OrchestratorError, StreamsError) as error:
         print(error, file=sys.stderr)
         return getattr(error, "exit_code", BAD_INPUT)
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from here", file=sys.stderr)
+        return INTERRUPTED
     print(result.text)
     return result.exit_code
 

@@ -82,6 +82,10 @@ class Writer:
         """The trial will not be tried again."""
         self._ended(trial_key, "FAILED", message)
 
+    def stopped(self, trial_key: str, batches: int) -> None:
+        """The scheduler saw no point in going on after so many batches: the trial is over, and not comparable."""
+        self._ended(trial_key, "KILLED", stopped_at=batches)
+
     def interrupted(self, trial_key: str) -> None:
         """The trial was stopped, and can be resumed; one that never started gets no runs."""
         self._ended(trial_key, "KILLED")
@@ -141,9 +145,9 @@ class Writer:
         self._closed = result
         return result
 
-    def _ended(self, trial_key: str, status: str, message: str = "") -> None:
+    def _ended(self, trial_key: str, status: str, message: str = "", stopped_at: int | None = None) -> None:
         def note() -> None:
-            self._projection.note_end(trial_key, status, message)
+            self._projection.note_end(trial_key, status, message, stopped_at)
             self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
 
         with self._lock:
@@ -205,7 +209,7 @@ class Writer:
     def _fell_behind(self, key: str, error: Exception) -> None:
         line = str(error) if isinstance(error, TrackingError) else self._out_of_reach()
         if not line:
-            what = self._projection.stacks[key].trial.configuration.label if key else "the sweep's run"
+            what = self._projection.stack(key).trial.configuration.label if key else "the sweep's run"
             line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"
         if self._behind.get(key) != line:
             logger.debug("%s", line, exc_info=error)

@@ -17,7 +17,7 @@ import pandas as pd
 from orchestrator import metrics, tracking_points
 from orchestrator.metrics import Curves
 from orchestrator.plan import Configuration, Plan, Trial
-from orchestrator.run_tree import RunTree, SeedRun
+from orchestrator.run_tree import STOPPED_AT, RunTree, SeedRun
 from orchestrator.tracking_database import connect, experiment_id
 
 LEARNER_FILE = "learner.pt"
@@ -32,6 +32,7 @@ class Stack:
 
     ``seed_runs``: None while its runs are not open. ``curves``: all that is known, of which the first ``sent`` batches
     are in MLflow. ``seen``: the batches that some slice reached. ``status``: how it ended, "" if it has not.
+    ``stopped_at``: batches after which the scheduler ended it (KILLED, too).
     ``settled``: whether that is written.
     """
 
@@ -42,6 +43,7 @@ class Stack:
     seen: int = 0
     status: str = ""
     message: str = ""
+    stopped_at: int | None = None
     settled: bool = False
 
 
@@ -55,7 +57,17 @@ class Projection:
         self._provenance, self._started_ms = provenance, started_ms
         self._tree: RunTree | None = None
         self._complete: set[str] = set()
-        self.stacks = {trial.key: Stack(trial) for trial in plan.trials}
+        self._stacks: dict[str, Stack] = {}
+
+    def stack(self, key: str) -> Stack:
+        """A trial of the plan, which may have been drawn since."""
+        if key not in self._stacks:
+            self._stacks[key] = Stack(self._plan.trial(key))
+        return self._stacks[key]
+
+    def stacks(self) -> list[Stack]:
+        """All trials of the plan."""
+        return [self.stack(trial.key) for trial in self._plan.trials]
 
     def open(self) -> RunTree:
         """Reach MLflow, and find or make the sweep's run."""
@@ -67,24 +79,24 @@ class Projection:
 
     def note_results(self, key: str, batches: int) -> None:
         """A trial has reported up to this batch; if it had been given up, it has been taken up again."""
-        stack = self.stacks[key]
+        stack = self.stack(key)
         stack.seen = max(stack.seen, batches)
         if stack.status in ("FAILED", "KILLED"):
             stack.status, stack.message, stack.settled, stack.seed_runs = "", "", False, None
 
-    def note_end(self, key: str, status: str, message: str) -> None:
+    def note_end(self, key: str, status: str, message: str, stopped_at: int | None = None) -> None:
         """A trial has ended; FINISHED is for good."""
-        stack = self.stacks[key]
+        stack = self.stack(key)
         if stack.status != "FINISHED":
-            stack.status, stack.message, stack.settled = status, message, False
+            stack.status, stack.message, stack.stopped_at, stack.settled = status, message, stopped_at, False
 
     def forget(self, key: str) -> None:
         """Something went wrong in the middle: what MLflow has of this trial is to be asked for again."""
-        self.stacks[key].seed_runs = self.stacks[key].curves = None
+        self.stack(key).seed_runs = self.stack(key).curves = None
 
     def write_results(self, key: str, slices: Sequence[Curves]) -> None:
         """Send what is new in these slices. What overlaps is dropped, and a gap is filled from the chunk file."""
-        stack = self.stacks[key]
+        stack = self.stack(key)
         if stack.status == "FINISHED":
             return
         self._open_stack(stack, slices[0])
@@ -99,7 +111,7 @@ class Projection:
 
     def bring_up_to_date(self, key: str) -> None:
         """Send all that MLflow lacks of a trial, and how it ended if it has."""
-        stack = self.stacks[key]
+        stack = self.stack(key)
         if stack.status:
             self._settle(stack)
         else:
@@ -112,7 +124,7 @@ class Projection:
         """End every run of the sweep that still runs. Returns the run id of the sweep."""
         tree = self.open()
         ended: dict[str, str] = {}
-        for stack in self.stacks.values():
+        for stack in self.stacks():
             before = ended.get(stack.trial.configuration.hash, "FINISHED")
             now = stack.status or "KILLED"
             ended[stack.trial.configuration.hash] = max(before, now, key=("FINISHED", "KILLED", "FAILED").index)
@@ -182,6 +194,8 @@ class Projection:
         for run in runs:
             if stack.message:
                 tree.tag(run.run_id, {"foml.error": stack.message})
+            if stack.stopped_at is not None:
+                tree.tag(run.run_id, {STOPPED_AT: str(stack.stopped_at)})
             tree.set_status(run.run_id, stack.status, int(curves.chunks["time_ms"].max()) if curves.chunks else None)
 
     def _started(self, stack: Stack) -> bool:
@@ -201,7 +215,7 @@ class Projection:
 
     def _settle_configuration(self, configuration: Configuration) -> None:
         """Once all stacks of a configuration have ended: its mean curves, its checkpoint, and how it ended."""
-        stacks = [stack for stack in self.stacks.values() if stack.trial.configuration.hash == configuration.hash]
+        stacks = [stack for stack in self.stacks() if stack.trial.configuration.hash == configuration.hash]
         if configuration.hash in self._complete or not all(stack.settled for stack in stacks):
             return
         statuses = {stack.status for stack in stacks}

@@ -1,15 +1,20 @@
-"""What Tune calls in the driver: the callback that takes results out, and the stopper that obeys Ctrl-C."""
+"""What Tune calls in the driver: for the next trial, with each result, and to know whether a trial is to stop."""
 
 from __future__ import annotations
 
-import threading
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 from ray.tune import Callback
-from ray.tune.experiment import Trial
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.search import Searcher
 
+from orchestrator.halt import Halt
+from orchestrator.plan import Trial
 from orchestrator.progress import Progress
+from orchestrator.search import Search
 
 if TYPE_CHECKING:
     from orchestrator.launch import Outcome
@@ -17,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _StaysHere:
-    """Tune pickles callbacks and stoppers into files that nobody reads: these go in empty, queues and locks and all."""
+    """Tune pickles what is in here into files that nobody reads: it goes in empty, queues and locks and all."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -26,18 +31,30 @@ class _StaysHere:
 class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
     """Hands each result's curves to the writer, and keeps them out of Tune's own state."""
 
-    def __init__(self, writer: Writer, progress: Progress, outcome: Outcome) -> None:
-        self._writer, self._progress, self._outcome = writer, progress, outcome
+    def __init__(
+        self,
+        writer: Writer,
+        progress: Progress,
+        outcome: Outcome,
+        search: Search,
+        metric: str,
+        halt: Halt,
+        max_failures: int | None,
+    ) -> None:
+        self._writer, self._progress, self._outcome, self._search = writer, progress, outcome, search
+        self._metric, self._halt, self._max_failures = metric, halt, max_failures
         self.running: set[str] = set()
+        self._objective: dict[str, float] = {}
 
-    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.add(trial.trial_id)
         self._progress.started(_key(trial))
 
     def on_trial_result(
-        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
         key, curves = _key(trial), result.pop("slice")
+        self._objective[key] = result.get(self._metric, math.nan)
         self._writer.results(key, curves)
         learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))
         error = result.get("cumulative_error", result.get("online_error"))
@@ -45,48 +62,91 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         if result["finished"]:
             self._outcome.finished.add(key)
 
-    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
-        if _key(trial) in self._outcome.finished:
-            self._writer.finished(_key(trial))
-            self._progress.ended(_key(trial), failed=False)
+        key = _key(trial)
+        if key in self._outcome.finished:
+            self._writer.finished(key)
+            self._search.ended(self._outcome.plan.trial(key), self._objective[key])
+            self._progress.ended(key, "done")
+        elif key in self._outcome.stopped:
+            self._writer.stopped(key, self._outcome.stopped[key])
+            self._progress.ended(key, "stopped")
 
-    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
         self._progress.again(_key(trial), _reason(trial))
 
-    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
-        self._outcome.failed[_key(trial)] = _reason(trial)
-        self._progress.ended(_key(trial), failed=True)
+        key, failed = _key(trial), self._outcome.failed
+        failed[key] = _reason(trial)
+        self._search.ended(self._outcome.plan.trial(key), math.nan)
+        self._progress.ended(key, "failed")
+        if self._max_failures is not None and len(failed) > self._max_failures:
+            self._halt.ask(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
 
 
-class StopOnInterrupt(_StaysHere, tune.Stopper):  # type: ignore[misc]
-    """After an interrupt, each trial that was running ends with the chunk it is in, and then all is over."""
+class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
+    """Ends a trial early: where the search sees no point in it, and, with the chunk it is in, where all is to stop."""
 
-    def __init__(self, asked: threading.Event, callback: TakeResults) -> None:
-        self._asked, self._callback = asked, callback
+    def __init__(self, halt: Halt, callback: TakeResults, search: Search, outcome: Outcome, metric: str) -> None:
+        self._halt, self._callback, self._search, self._outcome = halt, callback, search, outcome
+        self._metric = metric
         self._in_flight: set[str] | None = None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return self._asked.is_set()
+        key = result["config"]["trial"]["key"]
+        value = result.get(self._metric)
+        # Without a value yet there is nothing to judge; NaN is one: a seed has diverged.
+        if not result["finished"] and value is not None:
+            trial = self._outcome.plan.trial(key)
+            if self._search.stops(trial, result["batches"], value):
+                self._outcome.stopped[key] = result["batches"]
+                return True
+        return self._halt.asked.is_set()
 
     def stop_all(self) -> bool:
         # Not before those trials are through: Tune would end them at once, and their chunks in flight would be lost.
         # Not after others either: Tune starts a waiting trial in every place that becomes free.
-        if not self._asked.is_set():
+        if not self._halt.asked.is_set():
             return False
         if self._in_flight is None:
             self._in_flight = set(self._callback.running)
         return not self._in_flight & self._callback.running
 
 
-def _key(trial: Trial) -> str:
+class NextTrial(_StaysHere, Searcher):  # type: ignore[misc]
+    """The search, as Tune asks for it."""
+
+    def __init__(
+        self, search: Search, specification: Callable[[Trial], dict[str, Any]], callback: TakeResults, slots: int
+    ) -> None:
+        super().__init__()
+        self._search, self._specification, self._callback, self._slots = search, specification, callback, slots
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._search.draws and len(self._callback.running) >= self._slots:
+            return None  # the next one is drawn when there is a place for it, knowing more
+        trial = self._search.next()
+        return Searcher.FINISHED if trial is None else {"trial": self._specification(trial)}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Nothing: the callback knows how a trial ended; Tune calls an interrupted one complete."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the journal keeps what was drawn."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing, as nothing is saved."""
+
+
+def _key(trial: TuneTrial) -> str:
     key: str = trial.config["trial"]["key"]
     return key
 
 
-def _reason(trial: Trial) -> str:
+def _reason(trial: TuneTrial) -> str:
     """The last line of the error that ended the trial's actor; a process that was killed leaves none."""
     error = trial.get_pickled_error() or trial.get_error()
     if error is None:

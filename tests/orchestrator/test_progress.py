@@ -31,8 +31,8 @@ def test_lines_and_eta() -> None:
         "[0:06] 0/3 trials done · ETA 0:28 · foml K=1: error 0.500 at 25 %\n"
     )
     progress.advanced(one, 400, 400, learned=300, seconds=15.0, error=0.25)
-    progress.ended(one, failed=False)
+    progress.ended(one, how="done")
     progress.already(two)
     assert out.getvalue().splitlines()[1] == "[0:06] 1/3 trials done · ETA 0:20"
-    progress.ended(three, failed=True)
+    progress.ended(three, how="failed")
     assert progress.line() == "[0:06] 2/3 trials done, 1 failed · ETA 0:00"

@@ -1,0 +1,94 @@
+"""Which trial is next, and which are not worth going on with."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from orchestrator.asha import Asha
+from orchestrator.config import Sweep
+from orchestrator.journal import Journal
+from orchestrator.plan import Trial
+from orchestrator.schedulers import AshaOptions
+
+if TYPE_CHECKING:
+    from orchestrator.studies import Studies
+
+
+class Search:
+    """The trials of a sweep that are still to be run, the planned ones first, then those that are drawn.
+
+    Args:
+        sweep: what is searched, and how.
+        journal: the plan, and what was found before; what is drawn and what is stopped is noted there.
+        ended: keys of the trials that are not to be run (again).
+        total_batches: of the whole stream.
+    """
+
+    def __init__(self, sweep: Sweep, journal: Journal, ended: set[str], total_batches: int) -> None:
+        self._scheduler, self._metric = sweep.scheduler, sweep.document.objective.metric
+        self._journal, self._total = journal, total_batches
+        self._waiting = deque(trial for trial in journal.plan.trials if trial.key not in ended)
+        self._asha: dict[str, Asha] = {}
+        self._studies: Studies | None = None
+        if journal.plan.studies:
+            from orchestrator.studies import Studies  # Optuna, only where it is wanted
+
+            self._studies = Studies(journal.plan)
+        if self._studies is not None or isinstance(self._scheduler, AshaOptions):
+            self._replay(ended)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the next trial depends on how those before it end."""
+        return self._studies is not None and not self._waiting
+
+    def next(self) -> Trial | None:
+        """The next trial to start; None if there is none left."""
+        if self._waiting:
+            return self._waiting.popleft()
+        trial = None if self._studies is None else self._studies.next()
+        if trial is not None:
+            self._journal.draw(trial)
+        return trial
+
+    def stops(self, trial: Trial, batches: int, value: float) -> bool:
+        """Whether a trial whose objective is `value` after so many batches is to stop; it is noted if so."""
+        asha = self._asha_of(trial)
+        if asha is None or not asha.stops(trial.key, batches, value):
+            return False
+        self._journal.stop(trial, batches, value)
+        self._tell(trial, value, batches)
+        return True
+
+    def ended(self, trial: Trial, value: float) -> None:
+        """A trial has come to its end with this objective; NaN if it failed or diverged."""
+        self._tell(trial, value, None)
+
+    def _tell(self, trial: Trial, value: float, stopped_at: int | None) -> None:
+        if self._studies is not None:
+            self._studies.tell(trial, value, stopped_at)
+
+    def _asha_of(self, trial: Trial) -> Asha | None:
+        """Trials are measured against others of their learner: a learner that starts slowly is not cut off for it."""
+        options = self._scheduler
+        if not isinstance(options, AshaOptions):
+            return None
+        first = round(options.grace * self._total)
+        return self._asha.setdefault(trial.configuration.learner, Asha(first, options.reduction, self._total))
+
+    def _replay(self, ended: set[str]) -> None:
+        """Know what the trials of an earlier command had come to."""
+        from orchestrator import chunks, metrics  # torch comes with it
+
+        stopped = self._journal.stopped()
+        for trial in self._journal.plan.trials:
+            chunk = chunks.newest(trial.folder(self._journal.root))
+            if chunk is None:
+                continue
+            values = metrics.objective_by_chunk(chunk.curves, self._metric)
+            asha = self._asha_of(trial)
+            if asha is not None:
+                asha.replay(trial.key, zip(chunk.curves.chunks["batches"].tolist(), values, strict=True))
+            if trial.key in ended:
+                self._tell(trial, float(values[-1]), stopped.get(trial.key))
