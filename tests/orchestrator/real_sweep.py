@@ -1,0 +1,168 @@
+"""The main job as its user starts it: by the command line, in a folder of its own, on a real Ray and a real MLflow."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from mlflow.tracking import MlflowClient
+
+from orchestrator import chunks, protocol
+from orchestrator.metrics import Curves
+from orchestrator.results import load_curves
+from streams import recipes
+from streams.build import cached
+
+TINY = """
+name: tiny
+stream: {name: rainbow_digits, tasks: 3, train: 50, validation: 12, test: 12}
+learners: [{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]
+seeds: 2
+chunk: 4
+"""
+LONG = """
+name: long
+stream: {name: rainbow_digits, tasks: 4, train: 150, validation: 12, test: 12}
+learners: [{name: foml, K: 3}]
+seeds: 2
+chunk: 2
+"""
+Found = TypeVar("Found")
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "orchestrator.sweep", "--local", *words]
+
+
+def run(folder: Path, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout)
+
+
+@contextmanager
+def running(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The command, in a process group of its own; whatever is left of it at the end is killed."""
+    with subprocess.Popen(
+        command(*words),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def folder_with(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sweep.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def trials(folder: Path, name: str) -> list[Path]:
+    return sorted(path for path in (folder / "results" / name).iterdir() if list(path.glob("chunk-*")))
+
+
+def curves_of(folder: Path, name: str) -> dict[str, Curves]:
+    newest = {path.name: chunks.newest(path) for path in trials(folder, name)}
+    return {key: chunk.curves for key, chunk in newest.items() if chunk is not None and chunk.finished}
+
+
+def assert_same(one: Curves, two: Curves) -> None:
+    assert one.by_batch.keys() == two.by_batch.keys()
+    for name in one.by_batch:
+        assert np.array_equal(one.by_batch[name], two.by_batch[name], equal_nan=True), name
+    for name in one.evaluations:
+        assert np.array_equal(one.evaluations[name], two.evaluations[name]), name
+
+
+def uri(folder: Path) -> str:
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+def statuses(folder: Path) -> list[str]:
+    client = MlflowClient(uri(folder))
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    return [found.info.status for found in client.search_runs(experiments, max_results=1000)]
+
+
+def points(folder: Path, name: str, metric: str) -> pd.DataFrame:
+    frame = load_curves(name, uri(folder))
+    return frame[frame["metric"] == metric]
+
+
+def assert_long_is_whole(folder: Path) -> None:
+    """The sweep LONG is as if nothing had come between: the bare protocol's curves, each step once, nothing RUNNING."""
+    (trial,) = trials(folder, "long")
+    recipe = recipes()["rainbow_digits"](tasks=4, train=150, validation=12, test=12)  # type: ignore[call-arg]
+    bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 3}, [0, 1])
+    bare.advance(100)
+    assert_same(curves_of(folder, "long")[trial.name], bare.curves)
+    online = points(folder, "long", "online_error")
+    online = online[online["seed"].notna()]
+    for row, seed in enumerate((0, 1)):
+        own = online[online["seed"] == seed].sort_values("step")
+        assert own["step"].tolist() == list(range(60))
+        assert np.array_equal(own["value"].to_numpy(), bare.curves.by_batch["online_error"][row])
+    assert statuses(folder) == ["FINISHED"] * (1 + 1 + 2)
+
+
+def reached(folder: Path, name: str, batches: int) -> Path | None:
+    """The newest attempt's file, once the trial has a chunk of that attempt at so many batches."""
+    root = folder / "results" / name
+    for attempt in sorted(root.glob("*/attempt-*"), reverse=True)[:1]:
+        number = attempt.name.removeprefix("attempt-")
+        if any(int(path.name[6:14]) >= batches for path in attempt.parent.glob(f"chunk-*-{number}.pt")):
+            return attempt
+    return None
+
+
+def wait_for(
+    condition: Callable[[], Found | None], process: subprocess.Popen[str] | None, timeout: float = 180
+) -> Found:
+    """What the condition gives once it gives something; the process, if any, must live until then."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if (found := condition()) is not None:
+            return found
+        assert process is None or process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    if process is not None:
+        process.kill()
+    raise AssertionError("it did not get there in time")
+
+
+def family(pid: int) -> dict[int, str]:
+    """Process id → command line, of a process and all that come from it."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue  # it ended meanwhile
+            children.setdefault(parent, []).append(int(path.name))
+    found, waiting = {}, [pid]
+    while waiting:
+        one = waiting.pop()
+        found[one] = command_line(one)
+        waiting += children.get(one, [])
+    return found
+
+
+def command_line(pid: int) -> str:
+    """Empty for a process that is no more, or waits to be buried."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
