@@ -127,6 +127,7 @@ class Journal:
     def stop(self, trial: Trial, batches: int, value: float) -> None:
         """Note that the scheduler found a trial not worth going on with after so many batches."""
         with _writing(self.root):
+            trial.folder(self.root).mkdir(parents=True, exist_ok=True)
             write_whole(trial.folder(self.root) / STOPPED, json.dumps({"batches": batches, "objective": value}))
 
     def stopped(self) -> dict[str, int]:

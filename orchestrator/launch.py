@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from orchestrator.halt import Halt
 from orchestrator.plan import Plan, Trial
 from orchestrator.progress import Progress
 from orchestrator.search import Search
+from orchestrator.watcher import watched
 from streams.store import TaskStore
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def ray_running(local: bool) -> Iterator[Cluster]:
             rule = "must name a running cluster"
             raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
     try:
-        yield _found(local=address is None)
+        with watched() if address is None else nullcontext():
+            yield _found(local=address is None)
     finally:
         ray.shutdown()
 

@@ -1,27 +1,25 @@
-"""The main job for real: real Ray, real MLflow on a real database, real processes killed.
+"""The main job for real: real Ray, real MLflow on a real database.
 
 Each sweep runs as its user would start it, in a folder of its own, by the command line.
 """
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
 from learners import checkpoint
-from orchestrator import chunks, metrics, protocol
-from orchestrator.metrics import Curves
+from orchestrator import metrics, protocol
 from orchestrator.results import load_curves
 from streams import recipes
 from streams.build import cached
+from tests.orchestrator.real_sweep import TINY, assert_same, curves_of, folder_with, run, statuses, uri
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
@@ -105,7 +103,7 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(
     before = {path: path.stat().st_mtime_ns for path in folder.glob("results/tiny/*/chunk-*")}
     again = run(folder, "sweep.yaml")
     assert again.returncode == 0, again.stderr
-    assert again.stderr.strip() == "tiny: 4 trials, 4 of them finished before"
+    assert again.stderr.strip() == "tiny: 4 trials, 4 of them ended before"
     assert again.stdout == first.stdout
     assert {path: path.stat().st_mtime_ns for path in folder.glob("results/tiny/*/chunk-*")} == before
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
