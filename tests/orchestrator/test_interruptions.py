@@ -46,7 +46,7 @@ def test_a_killed_learner_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert_long_is_whole(folder)
 
 
-@pytest.mark.parametrize("what", ["ray::StreamActor", "/raylet/raylet "])
+@pytest.mark.parametrize("what", ["ray::StreamActor", pytest.param("/raylet/raylet ", marks=pytest.mark.slow)])
 def test_a_killed_stream_actor_or_raylet_is_no_loss(tmp_path: Path, what: str) -> None:
     folder = folder_with(tmp_path, LONG)
     with running(folder, "sweep.yaml") as process:
@@ -78,7 +78,7 @@ def test_a_killed_driver_leaves_no_process_and_the_sweep_goes_on(tmp_path: Path)
     assert time.monotonic() - killed_at < 60
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_one_signal_keeps_the_chunk_and_resume_goes_on(tmp_path: Path, number: int) -> None:
     folder = folder_with(tmp_path, LONG)
     with running(folder, "sweep.yaml") as process:
