@@ -17,7 +17,7 @@ from scipy import stats
 from orchestrator import metrics
 from orchestrator.comparison import Row
 from orchestrator.results import SweepRuns
-from orchestrator.tracking_points import ADAPTATION
+from orchestrator.tracking_points import ADAPTATION, BY_TASK
 
 ALL_IN_COLOUR = 8
 _FIRST = ("K", "alpha1", "beta1", "beta2")
@@ -99,7 +99,8 @@ class _Configurations:
     def __init__(self, sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame) -> None:
         self._name, self._rows = sweep.name, rows
         self._objective = sweep.objective.replace("_", " ")
-        self._curves = dict(tuple(curves.groupby(["configuration", "metric"])))
+        drawn = curves[curves.metric.isin([*BY_TASK, ADAPTATION])]
+        self._curves = dict(tuple(drawn.groupby(["configuration", "metric"])))
         best_of = {row.of.learner: row.of.hash for row in reversed(rows)}
         few = len(rows) <= ALL_IN_COLOUR
         front = [index for index, row in enumerate(rows) if few or best_of[row.of.learner] == row.of.hash]

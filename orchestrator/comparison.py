@@ -16,6 +16,7 @@ from orchestrator.metrics import Interval
 from orchestrator.results import ConfigurationRuns, SweepRuns
 from orchestrator.tracking_points import ADAPTATION, BY_TASK
 
+_DISTILLED = "distilled"
 NOTHING = Interval(math.nan, None, None, 0)
 
 
@@ -90,7 +91,8 @@ def compare(
         thresholds: the errors that `points_to` is asked for.
         test_errors: points of `test_error`, to be shown beside the objective; they decide nothing.
     """
-    groups = dict(tuple(curves.groupby("configuration")))
+    wanted = curves[curves.metric.isin([*BY_TASK, ADAPTATION, _DISTILLED, sweep.objective])]
+    groups = dict(tuple(wanted.groupby("configuration")))
     tested = {} if test_errors is None else dict(tuple(test_errors.groupby("configuration")))
     rows = []
     for of in sweep.configurations:
@@ -156,7 +158,7 @@ def _row(of: ConfigurationRuns, objective: str, curves: pd.DataFrame, thresholds
         values = dict(zip(map(int, means.index), map(float, means), strict=True))
     final = _of_metric(by_task, "validation_error")
     within = whole[whole.metric == ADAPTATION].sort_values("step")
-    distilled = whole[whole.metric == "distilled"].value
+    distilled = whole[whole.metric == _DISTILLED].value
     return Row(
         of,
         metrics.interval(np.array(list(values.values()))),

@@ -202,9 +202,11 @@ def interval(values: np.ndarray) -> Interval:
 
 def interval_curve(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, low and high [T] over the seeds of a curve [R, T]; low and high are NaN where fewer than two are finite."""
-    columns = [interval(curve[:, t]) for t in range(curve.shape[1])]
-    return (
-        np.array([c.mean for c in columns]),
-        np.array([math.nan if c.low is None else c.low for c in columns]),
-        np.array([math.nan if c.high is None else c.high for c in columns]),
-    )
+    there = np.isfinite(curve)
+    n = there.sum(axis=0)
+    some, several = np.maximum(n, 1), np.maximum(n, 2)
+    mean = np.where(n > 0, np.where(there, curve, 0.0).sum(axis=0) / some, math.nan)
+    squares = np.where(there, (curve - mean) ** 2, 0.0).sum(axis=0)
+    half = stats.t.ppf(0.975, several - 1) * np.sqrt(squares / (several - 1) / several)
+    half = np.where(n > 1, half, math.nan)
+    return mean, mean - half, mean + half

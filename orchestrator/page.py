@@ -187,20 +187,24 @@ def _plot(panel: Panel, y_limits: tuple[float, float], owned: dict[int, list[str
 
 def _drawn(plot: Any, series: Series) -> list[Any]:
     """The series' glyphs: band or bars, line or points; the last is the one with the values."""
-    from bokeh.models import ColumnDataSource
+    from bokeh.models import CDSView, ColumnDataSource, Line, Scatter, Segment, VArea
 
     colour = _colour(series)
     style, in_front = series.style or 0, series.style is not None
     source = ColumnDataSource({"x": series.x.astype(float), "y": series.y, "low": series.low, "high": series.high})
-    look: dict[str, Any] = {"source": source, "name": series.label, "line_color": colour}
-    made = []
+    width, dash = (2, _DASHES[style % len(_DASHES)]) if in_front else (1, "solid")
+    line = Line(x="x", y="y", line_color=colour, line_width=width, line_dash=dash)
+    glyphs: list[Any] = []
     if series.kind == "line":
         if in_front and np.isfinite(series.low).any():
-            made.append(plot.varea("x", "low", "high", source=source, fill_color=colour, fill_alpha=0.14))
-        width, dash = (2, _DASHES[style % len(_DASHES)]) if in_front else (1, "solid")
-        return [*made, plot.line("x", "y", line_width=width, line_dash=dash, **look)]
-    made.append(plot.segment("x", "low", "x", "high", source=source, line_color=colour, line_alpha=0.5))
-    if series.kind == "both":
-        made.append(plot.line("x", "y", source=source, line_color=colour, line_width=2))
-    marker = _MARKERS[style % len(_MARKERS)]
-    return [*made, plot.scatter("x", "y", marker=marker, size=9, fill_color="white", line_width=2, **look)]
+            glyphs.append(VArea(x="x", y1="low", y2="high", fill_color=colour, fill_alpha=0.14))
+        glyphs.append(line)
+    else:
+        glyphs.append(Segment(x0="x", y0="low", x1="x", y1="high", line_color=colour, line_alpha=0.5))
+        if series.kind == "both":
+            glyphs.append(line)
+        marker = _MARKERS[style % len(_MARKERS)]
+        glyphs.append(Scatter(x="x", y="y", marker=marker, size=9, line_color=colour, fill_color="white", line_width=2))
+    # Not plot.line and its like, and one view for both: they make more models, which a hundred configurations pay for.
+    view = CDSView()
+    return [plot.add_glyph(source, glyph, view=view, name=series.label) for glyph in glyphs]

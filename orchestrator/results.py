@@ -148,24 +148,27 @@ def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
     Where it can be known: on a sequential stream of equally long tasks, once a configuration of the sweep is complete.
     Of a seed that is under way it is over the tasks so far; one that diverged has none.
     """
-    length = _task_length(sweep, curves)
+    has = set(curves[curves.metric == ADAPTATION].groupby(["configuration", "seed"]).groups)
+    lack = {
+        (of.hash, run.seed): of
+        for of in sweep.configurations
+        for run in of.seeds
+        if (of.hash, run.seed) not in has and run.diverged_at is None
+    }
+    length = _task_length(sweep, curves) if lack else None
     if length is None:
         return curves
-    has = set(curves[curves.metric == ADAPTATION].groupby(["configuration", "seed"]).groups)
     frames = [curves]
-    for of in sweep.configurations:
-        mine = curves[(curves.configuration == of.hash) & (curves.metric == "online_error")]
-        for run in of.seeds:
-            if (of.hash, run.seed) in has or run.diverged_at is not None:
-                continue
-            online = mine[mine.seed == run.seed].sort_values("step")
+    for key, online in curves[curves.metric == "online_error"].groupby(["configuration", "seed"]):
+        if key in lack:
+            online = online.sort_values("step")
             tasks = len(online) // length
             if not tasks:
                 continue
             curve = metrics.adaptation(online.value.to_numpy(), length * np.arange(1, tasks + 1) - 1)
             made = online.iloc[: len(curve)].copy()
             made["metric"], made["value"] = ADAPTATION, curve
-            made["step"] = np.arange(len(curve)) * int(of.parameters["batch_size"])
+            made["step"] = np.arange(len(curve)) * int(lack[key].parameters["batch_size"])
             frames.append(made)
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else curves
 
@@ -173,11 +176,12 @@ def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
 def _task_length(sweep: SweepRuns, curves: pd.DataFrame) -> int | None:
     """Batches per task, if that is the same for all."""
     lengths = set()
+    needed = curves[curves.metric.isin(["online_error", "validation_error"])]
+    last = {key: int(steps.max()) for key, steps in needed.groupby(["configuration", "metric"]).step}
     for of in sweep.configurations:
-        if of.complete and of.parameters.get("stream.schedule.name") == "sequential":
-            steps = curves[curves.configuration == of.hash].groupby("metric").step.max()
-            if "online_error" in steps and "validation_error" in steps:
-                lengths.add(divmod(int(steps["online_error"]) + 1, int(steps["validation_error"]) + 1))
+        batch, task = (last.get((of.hash, metric), -1) for metric in ("online_error", "validation_error"))
+        if of.complete and of.parameters.get("stream.schedule.name") == "sequential" and task >= 0:
+            lengths.add(divmod(batch + 1, task + 1))
     if len(lengths) != 1:
         return None
     ((length, rest),) = lengths

@@ -56,6 +56,17 @@ def test_adaptation_is_over_the_tasks_that_are_long_enough():
     np.testing.assert_allclose(metrics.adaptation(online[0], np.array([3, 3, 5]))[:2], expected[0][:2])
 
 
+def test_intervals_of_a_curve_are_those_of_its_columns():
+    curve = np.random.default_rng(0).random((5, 40))
+    curve[:3, 1] = curve[:4, 2] = curve[:, 3] = curve[2, 4] = NAN
+    mean, low, high = metrics.interval_curve(curve)
+    each = [metrics.interval(column) for column in curve.T]
+    np.testing.assert_allclose(mean, [one.mean for one in each], rtol=1e-12)
+    np.testing.assert_allclose(low, [NAN if one.low is None else one.low for one in each], rtol=1e-12)
+    np.testing.assert_allclose(high, [NAN if one.high is None else one.high for one in each], rtol=1e-12)
+    assert [len(part) for part in metrics.interval_curve(np.empty((3, 0)))] == [0, 0, 0]
+
+
 def test_points_to_is_the_first_place_or_none():
     curve, points = np.array([0.9, 0.4, 0.5, 0.1]), np.array([0, 10, 20, 30])
     assert metrics.points_to(0.4, points, curve) == 10
