@@ -16,7 +16,7 @@ from orchestrator import ship
 from orchestrator.cluster_file import check_cluster_file
 
 from . import hosts as hosts_of
-from .hosts import Hosts
+from .hosts import Hosts, constrain
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,6 +85,7 @@ def bring_up(cluster: OnPrem) -> None:
         sys.executable, "-m", "orchestrator.ship", "--out", str(laptop / "deploy/ship"), PYTHONPATH=str(ROOT)
     )
     assert shipped.returncode == 0, shipped.stderr
+    constrain(laptop / "deploy/ship/constraints.txt")
     assert (laptop / "home" / ship.TOKEN.relative_to("~")).stat().st_mode & 0o777 == 0o600
     document = yaml.safe_load((ROOT / "deploy/onprem.yaml").read_text(encoding="utf-8"))
     head, *workers = hosts.address.values()

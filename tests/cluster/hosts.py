@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+from importlib import metadata
 from pathlib import Path
 
 COMMANDS = {
@@ -171,6 +172,14 @@ class Hosts:
             subprocess.run(["ip", "link", "delete", f"{self._bridge}{name}"], capture_output=True)
             subprocess.run(["ip", "netns", "delete", self._space(name)], capture_output=True)
         subprocess.run(["ip", "link", "delete", self._bridge], capture_output=True)
+
+
+def constrain(file: Path) -> None:
+    """Rewrite tested versions as those of this environment, which is all that the hosts have: no network, no other."""
+    names = [line.partition("==")[0] for line in file.read_text().splitlines() if "==" in line and line[0] != "#"]
+    present = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
+    lines = [f"{name}=={present[name.lower()]}" for name in names if name.lower() in present]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def run(*words: str, timeout: float = 60) -> str:

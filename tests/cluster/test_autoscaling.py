@@ -15,7 +15,7 @@ from orchestrator import chunks, ship
 
 from . import hosts as hosts_of
 from .conftest import ROOT
-from .hosts import Hosts, run
+from .hosts import Hosts, constrain, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -72,6 +72,7 @@ def host() -> Iterator[Hosts]:
 def test_nodes_come_when_a_sweep_asks_for_gpus(host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ship, "TOKEN", host.folder / "token")
     wheel = ship.ship(host.folder / "ship", ROOT)
+    constrain(host.folder / "ship/constraints.txt")
     run("cp", "-r", str(host.folder / "ship"), str(host.folder / "h0/home/foml"))
     left = host.folder / "h0/home/ray_bootstrap_config.yaml"
     left.write_text(yaml.safe_dump(CLUSTER), encoding="utf-8")
