@@ -31,7 +31,7 @@ class ActorSource:
         self._actor, self._seeds, self._schedule = actor, seeds, schedule
         self._ahead: dict[tuple[int, int], Any] = {}
         self._held_out_ahead: dict[tuple[tuple[int, ...], str], Any] = {}
-        self._split = ""
+        self._splits: list[str] = []  # those that were ever asked for, and will be again
         self._shape: Shape = ray.get(actor.shape.remote(seeds, schedule))
 
     def shape(self) -> Shape:
@@ -46,7 +46,8 @@ class ActorSource:
         return _own(ray.get(reference))
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
-        self._split = split
+        if split not in self._splits:
+            self._splits.append(split)
         reference = self._held_out_ahead.pop((tuple(tasks), split), None)
         points: list[Datapoints] = ray.get(reference or self._ask_held_out(tasks, split))
         return [Datapoints(one.image_ids.copy(), one.labels.copy(), one.tasks.copy()) for one in points]
@@ -57,12 +58,13 @@ class ActorSource:
     def _fetch_held_out(self, start: int, stop: int) -> None:
         """Where all seeds leave their tasks together (a sequential stream), ask for what is due in [start, stop)."""
         self._held_out_ahead.clear()
-        if not self._split or not self._shape.has_boundaries:
+        if not self._shape.has_boundaries:
             return
         for places in zip(*self._shape.ends, strict=True):
             if start < places[0][0] <= stop:
                 tasks = [task for _, task in places]
-                self._held_out_ahead[tuple(tasks), self._split] = self._ask_held_out(tasks, self._split)
+                for split in self._splits:
+                    self._held_out_ahead[tuple(tasks), split] = self._ask_held_out(tasks, split)
 
     def _ask(self, start: int, count: int) -> Any:
         return self._actor.read.remote(self._seeds, self._schedule, start, count)

@@ -35,8 +35,8 @@ class SeedRun:
     seed: int
     status: str
     diverged_at: int | None
-    stopped_at: int | None
     metrics: tuple[str, ...]
+    stopped_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _configurations(client: Any, parent: Any) -> list[ConfigurationRuns]:
         if tags["foml.kind"] == "seed":
             diverged, stopped = (int(at) if (at := tags.get(key)) else None for key in ("foml.diverged_at", STOPPED_AT))
             status, metrics = run.info.status, tuple(run.data.metrics)
-            seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), status, diverged, stopped, metrics)
+            seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), status, diverged, metrics, stopped)
             seeds.setdefault(tags[PARENT], []).append(seed)
     found = [run for run in runs if run.data.tags["foml.kind"] == "configuration"]
     found.sort(key=lambda run: run.info.start_time)

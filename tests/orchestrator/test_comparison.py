@@ -3,6 +3,7 @@
 import doctest
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +102,15 @@ def test_what_is_lost_is_named_and_wins_nothing():
     assert by_label["c"].difference is None
     nobody = compare(sweep_of(configuration("a", diverged={1: 7})), curves(errors))
     assert not nobody[0].usable and nobody[0].difference is None
+
+
+def test_what_the_scheduler_stopped_is_not_compared_as_finished():
+    row = configuration("a", status="KILLED", complete=False)
+    stopped = replace(row, seeds=tuple(replace(run, stopped_at=40) for run in row.seeds))
+    errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}}
+    best, other = compare(sweep_of(stopped, configuration("b")), curves(errors))
+    assert best.of.label == "b" and best.usable
+    assert other.notes == "seeds 0 1 2 stopped at batch 40" and other.objective.n == 0
 
 
 def test_points_to_counts_who_got_there():

@@ -4,6 +4,7 @@ Each sweep runs as its user would start it, in a folder of its own, by the comma
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,27 @@ def test_curves_do_not_depend_on_how_many_trials_run_at_once(
         assert_same(curves, theirs[key])
 
 
+def test_a_search_that_draws_and_stops(tmp_path: Path) -> None:
+    text = TINY.replace(
+        "{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}",
+        "{name: online, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}",
+    )
+    search = "search={algorithm: optuna, samples: 6, scheduler: {name: asha, grace: 0.3, reduction: 2}}"
+    folder = folder_with(tmp_path, text)
+    done = run(folder, "sweep.yaml", "chunk=2", search)
+    assert done.returncode == 0, done.stderr
+    stopped = {path.parent.name for path in folder.glob("results/tiny/*/stopped.json")}
+    finished = set(curves_of(folder, "tiny"))
+    assert stopped and finished and not stopped & finished
+    assert len(stopped | finished) == 6
+    assert done.stdout.count("seeds 0 1 stopped at batch ") == len(stopped)
+    assert sorted(statuses(folder)) == ["FINISHED"] * (1 + 3 * len(finished)) + ["KILLED"] * 3 * len(stopped)
+    again = run(folder, "--resume", "tiny")
+    assert again.returncode == 0, again.stderr
+    assert again.stderr.strip() == "tiny: 6 trials, 6 of them ended before"
+    assert again.stdout == done.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "words", "expected"),
     [
@@ -190,11 +212,14 @@ def test_plan_starts_nothing(tmp_path: Path) -> None:
     done = run(folder, "sweep.yaml", "--plan", timeout=120)
     assert done.returncode == 0, done.stderr
     rows = done.stdout.strip().splitlines()
-    assert rows[0].split() == ["hash", "configuration", "seeds", "batches", "gradients/datapoint", "seconds"]
+    assert rows[0].split() == ["hash", "configuration", "trials", "seeds", "batches", "gradients/datapoint", "seconds"]
     assert [row[14:].split("  ")[0].strip() for row in rows[1:5]] == ["foml K=1", "foml K=2", "online", "tfs"]
     online = rows[3].split()
-    assert online[2:5] == ["2", "15", "1.0"]
-    assert float(online[5]) >= 0
+    assert online[2:6] == ["1", "2", "15", "1.0"]
+    assert float(online[6]) >= 0
     assert rows[5].startswith("4 trials, 4 to run: ")
+    assert re.fullmatch(
+        r"disk: about \d+ MB in results/tiny; memory: about [\d.]+ .B for each of \d+ learner actors", rows[6]
+    )
     assert not (folder / "results").exists()
     assert not (folder / "mlflow.db").exists()
