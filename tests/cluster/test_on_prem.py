@@ -200,6 +200,9 @@ def test_mlflow_that_is_down_for_a_while_loses_nothing(on_prem: OnPrem) -> None:
 @pytest.mark.slow
 def test_a_worker_that_is_not_there_is_told(on_prem: OnPrem) -> None:
     on_prem.hosts.stop("h2")
+    until = time.monotonic() + 120  # Ray takes half a minute to give a silent node up
+    while on_prem.alive() != 2:
+        assert time.monotonic() < until
     said = on_prem.on_head("bash ~/foml/foml.sh doctor", check=False)
     gone = on_prem.hosts.address["h2"]
     assert f"FAULT  cluster: 2 of 3 nodes: {gone} has not joined" in said, said
