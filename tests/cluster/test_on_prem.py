@@ -16,7 +16,7 @@ from orchestrator import chunks
 
 from .conftest import ROOT, OnPrem
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SWEEP = """
 name: {name}
