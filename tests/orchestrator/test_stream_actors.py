@@ -42,6 +42,14 @@ def on(node: str) -> dict[str, object]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
 
+def look_until_gone(store_hash: str) -> None:
+    """Ray forgets an actor's name a moment after the actor is gone."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        own_stream_actor(store_hash, wait_s=0.5)
+        time.sleep(0.1)
+
+
 def test_every_node_has_one_also_those_that_join_later(
     cluster: Cluster, store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,11 +72,8 @@ def test_every_node_has_one_also_those_that_join_later(
             while not told and time.monotonic() < until:
                 time.sleep(0.1)
             assert [line.split(":")[0] for line in told] == ["joined"]
-        until = time.monotonic() + 60
         with pytest.raises(OrchestratorError, match=r"no stream actor came within 0\.5 s"):
-            while time.monotonic() < until:  # Ray forgets an actor's name a moment after the actor is gone
-                own_stream_actor(store.hash, wait_s=0.5)
-                time.sleep(0.1)
+            look_until_gone(store.hash)
     assert list(tmp_path.glob(".seen-*")) == []
 
 
