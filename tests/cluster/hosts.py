@@ -91,7 +91,7 @@ class Hosts:
         (venv / "lib" / version / "site-packages" / "image.pth").write_text(sysconfig.get_path("purelib") + "\n")
         for command, module in {"ray": "ray.scripts.scripts"}.items():
             script = venv / "bin" / command
-            script.write_text(f"#!/root/foml-venv/bin/python\nfrom {module} import main\nmain()\n")
+            script.write_text(f"#!{Path.home()}/foml-venv/bin/python\nfrom {module} import main\nmain()\n")
             script.chmod(0o755)
         (home / ".bashrc").write_text("")
         (home / "mlflow").mkdir()

@@ -101,13 +101,13 @@ def test_results_where_not_every_node_sees_them_are_refused_in_one_line(on_prem:
     (on_prem.hosts.shared / "alone.yaml").write_text(SWEEP.format(name="alone", train=30), encoding="utf-8")
     said = on_prem.on_head(
         "set -a; . ~/mlflow/env; export RAY_ADDRESS=auto RAY_AUTH_MODE=token; cd /srv/foml;"
-        "~/foml-venv/bin/python -m orchestrator.sweep alone.yaml storage=/root/results tracking.uri=$MLFLOW_TRACKING_URI;"
+        "~/foml-venv/bin/python -m orchestrator.sweep alone.yaml storage=/tmp/results tracking.uri=$MLFLOW_TRACKING_URI;"
         "echo exit code $?",
         check=False,
     )
     assert "exit code 2\n" in said, said
     workers = f"{on_prem.hosts.address['h1']}, {on_prem.hosts.address['h2']}"
-    line = f"storage: must be a folder that every node sees; not seen from {workers} (got /root/results); put it on"
+    line = f"storage: must be a folder that every node sees; not seen from {workers} (got /tmp/results); put it on"
     assert line in said
     assert "Traceback" not in said
 
