@@ -132,6 +132,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             "finished": run.finished,
             "batches": run.batches,
             "total_batches": run.total_batches,
+            "seconds": float(run.curves.chunks["seconds"].sum()),
             "pid": os.getpid(),
             "slice": slice_,
             **_objectives(run.curves),

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from orchestrator.budget import Budget, Price, check_budget
 from orchestrator.errors import ConfigError, fault
 from orchestrator.schedulers import SCHEDULERS, Scheduler
 from orchestrator.schemas import model_of, rules
@@ -80,6 +81,8 @@ class _Document(_Part):
     retries: int = Field(default=3, ge=0, description="times that a trial is started again after it died")
     max_failures: int | None = Field(default=None, ge=0, description="trials that may fail before the sweep stops")
     storage: str = Field(default="results", min_length=1)
+    price: Price | None = None
+    budget: Budget | None = None
 
     @field_validator("seeds")
     @classmethod
@@ -193,6 +196,8 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
                 specs.append(_learner(dict(entry), f"learners[{index}]", file, algorithm, schedule, faults))
     if top is not None and recipe is not None:
         _network(top, recipe, file, faults)
+    if top is not None:
+        faults += check_budget(top.budget, top.price, top.resources.gpus, file)
     scheduler = None if top is None else _scheduler(top.search, file, faults)
     if faults or top is None or recipe is None or schedule is None or scheduler is None:
         raise ConfigError(*dict.fromkeys(faults))

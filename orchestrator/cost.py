@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from orchestrator import chunks, protocol
+from orchestrator.budget import open_ledger
 from orchestrator.config import Sweep
 from orchestrator.journal import Journal
 from orchestrator.plan import Study, Trial, canonical
@@ -56,13 +57,18 @@ def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
     to_run = [(costs[trial.key], count) for _, _, trial, count, finished in rows if not finished]
     seconds = sum(its.seconds * count for its, count in to_run)
     disk = sum(its.disk_bytes * count for its, count in to_run)
+    ledger = open_ledger(sweep, journal.root)
+    as_here = "on this machine's CPU" if not ledger.rates.gpus else "if a GPU is no faster than this machine's CPU"
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
     lines += [
         f"{plan.size} trials, {sum(count for _, count in to_run)} to run: {seconds:.0f} s one after the other, "
         f"about {seconds / slots:.0f} s with {slots} at a time (measured on this machine's CPU)",
+        f"cost: about {ledger.rates.text(seconds)} ({as_here}; learning alone)",
         f"disk: about {_size(disk)} in {journal.root}; "
         f"memory: about {_size(memory)} for each of {slots} learner actors",
     ]
+    if ledger.limited:
+        lines.append(f"budget: {ledger.text()}")
     return "\n".join(lines)
 
 

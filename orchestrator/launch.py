@@ -146,12 +146,18 @@ def local_gpus() -> int:
 @dataclass
 class Outcome:
     """How the trials of a plan ended: keys of the finished ones, key → reason of the failed ones, and key → batches of
-    those that the scheduler stopped."""
+    those that the scheduler stopped.
+
+    ``spent``: in words, where there is a price or a budget. ``over_budget``: the words that raise the budget, if trials
+    were left for want of it.
+    """
 
     plan: Plan
     finished: set[str]
     failed: dict[str, str] = field(default_factory=dict)
     stopped: dict[str, int] = field(default_factory=dict)
+    spent: str = ""
+    over_budget: str = ""
 
     @property
     def ended(self) -> set[str]:
@@ -212,7 +218,7 @@ def run_trials(
             tune.Tuner(
                 tune.with_resources(actors.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
                 tune_config=tune.TuneConfig(
-                    search_alg=NextTrial(search, specification, callback, slots),
+                    search_alg=NextTrial(search, specification, slots),
                     num_samples=-1,  # until the search has no more
                     reuse_actors=True,
                     trial_dirname_creator=lambda trial: trial.config["trial"]["key"],

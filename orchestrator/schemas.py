@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -54,7 +54,8 @@ def _known(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
     """The keys of the part of the model to which these steps lead; empty for the model itself."""
     part: Any = model
     for step in steps:
-        part = part.model_fields[step].annotation
+        annotation = part.model_fields[step].annotation
+        part = next((one for one in get_args(annotation) if hasattr(one, "model_fields")), annotation)
     return [] if part is model else list(part.model_fields)
 
 

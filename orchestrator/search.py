@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from orchestrator.asha import Asha
+from orchestrator.budget import Ledger, Rates
 from orchestrator.config import Sweep
 from orchestrator.journal import Journal
 from orchestrator.plan import Trial
@@ -23,9 +24,13 @@ class Search:
         journal: the plan, and what was found before; what is drawn and what is stopped is noted there.
         ended: keys of the trials that are not to be run (again).
         total_batches: of the whole stream.
+        ledger: what was spent before, and the budget; nothing, and none, if not given.
     """
 
-    def __init__(self, sweep: Sweep, journal: Journal, ended: set[str], total_batches: int) -> None:
+    def __init__(
+        self, sweep: Sweep, journal: Journal, ended: set[str], total_batches: int, ledger: Ledger | None = None
+    ) -> None:
+        self.ledger = ledger or Ledger(Rates(1, 0), None, {})
         self._scheduler, self._metric = sweep.scheduler, sweep.document.objective.metric
         self._journal, self._total = journal, total_batches
         self._waiting = deque(trial for trial in journal.plan.trials if trial.key not in ended)
@@ -41,10 +46,12 @@ class Search:
     @property
     def draws(self) -> bool:
         """Whether the next trial depends on how those before it end."""
-        return self._studies is not None and not self._waiting
+        return self.ledger.limited or (self._studies is not None and not self._waiting)
 
     def next(self) -> Trial | None:
-        """The next trial to start; None if there is none left."""
+        """The next trial to start; None if there is none left, or no budget for it."""
+        if self.ledger.exhausted:
+            return None
         if self._waiting:
             return self._waiting.popleft()
         trial = None if self._studies is None else self._studies.next()

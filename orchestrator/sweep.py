@@ -1,7 +1,8 @@
 """Run a sweep: `python -m orchestrator.sweep [FILE] [key=value ...]`, or `run_sweep` from Python.
 
 Exit codes: 0 all is well; 1 some configurations failed (they are named); 2 bad input, nothing was started; 3 nothing
-usable came out; 130 interrupted, and the same command goes on from there.
+usable came out; 4 the budget was reached before all trials had ended; 130 interrupted, and the same command goes on
+from there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from orchestrator import config, provenance
+from orchestrator.budget import open_ledger
 from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.halt import Halt
@@ -47,7 +49,7 @@ from streams.transport import localise
 if TYPE_CHECKING:
     from orchestrator.tracking import Writer
 
-ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, INTERRUPTED = 0, 1, 2, 3, 130
+ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 @dataclass(frozen=True)
@@ -207,8 +209,13 @@ def _run_open_trials(
     if plan.size == len(outcome.ended):
         print(f"{sweep.name}: {plan.size} trials{known}", file=sys.stderr)
         return
+    ledger = open_ledger(sweep, journal.root)
+    if ledger.exhausted:
+        print(f"{sweep.name}: {plan.size} trials{known}; budget reached, none is started", file=sys.stderr)
+        outcome.spent, outcome.over_budget = ledger.text(), ledger.words()
+        return
     total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
-    search = Search(sweep, journal, outcome.ended, total)
+    search = Search(sweep, journal, outcome.ended, total, ledger)
     with ray_running(local) as cluster:
         check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
         slots = cluster.slots(sweep)
@@ -220,6 +227,10 @@ def _run_open_trials(
             f"{store.manifest['name']} ({store.hash[:12]})"
         )
         run_trials(sweep, search, journal.root, store, cluster, progress, writer, halt, outcome)
+    if ledger.matters:
+        outcome.spent = ledger.text()
+    if ledger.exhausted and plan.size > len(outcome.ended) + len(outcome.failed):
+        outcome.over_budget = ledger.words()
 
 
 def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
@@ -249,10 +260,12 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], hal
     problems = [*(line for line in problems if not line.endswith(tracking.HEALED)), *written.problems]
     if halt.interrupted:
         code = INTERRUPTED
-    elif written.best is None:
+    elif written.best is None and not outcome.over_budget:
         code = NOTHING_USABLE
+    elif outcome.failed or problems:
+        code = SOME_FAILED
     else:
-        code = SOME_FAILED if outcome.failed or problems else ALL_WELL
+        code = OVER_BUDGET if outcome.over_budget else ALL_WELL
     lines = [written.table, ""]
     if written.best is not None:
         lines.append(f"best: {written.best}")
@@ -263,7 +276,15 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], hal
         f"checkpoints: {root}/<trial>/learner.pt, and in MLflow as checkpoint/learner.pt of each configuration's run",
         f"compare runs: mlflow ui --backend-store-uri {uri}",
     ]
+    if outcome.spent:
+        lines.append(f"spent: {outcome.spent}")
     lines += [f"problem: {line}" for line in problems]
+    if outcome.over_budget:
+        left = outcome.plan.size - len(outcome.ended) - len(outcome.failed)
+        lines.append(
+            f"budget reached, {left} {'trial' if left == 1 else 'trials'} not ended: "
+            f"go on with: {resume_command(sweep)} {outcome.over_budget}"
+        )
     if halt.asked.is_set():
         lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
     return SweepResult(

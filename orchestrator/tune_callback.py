@@ -57,6 +57,8 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self._objective[key] = result.get(self._metric, math.nan)
         self._writer.results(key, curves)
         learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))
+        if self._search.ledger.note(key, result["seconds"]):
+            self._progress.say(f"budget reached: {self._search.ledger.text()}; no further trial is started")
         error = result.get("cumulative_error", result.get("online_error"))
         self._progress.advanced(key, result["batches"], result["total_batches"], learned, seconds, error)
         if result["finished"]:
@@ -119,20 +121,22 @@ class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
 class NextTrial(_StaysHere, Searcher):  # type: ignore[misc]
     """The search, as Tune asks for it."""
 
-    def __init__(
-        self, search: Search, specification: Callable[[Trial], dict[str, Any]], callback: TakeResults, slots: int
-    ) -> None:
+    def __init__(self, search: Search, specification: Callable[[Trial], dict[str, Any]], slots: int) -> None:
         super().__init__()
-        self._search, self._specification, self._callback, self._slots = search, specification, callback, slots
+        self._search, self._specification, self._slots = search, specification, slots
+        self._given: set[str] = set()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self._search.draws and len(self._callback.running) >= self._slots:
+        if self._search.draws and len(self._given) >= self._slots:
             return None  # the next one is drawn when there is a place for it, knowing more
         trial = self._search.next()
+        if trial is not None:
+            self._given.add(trial_id)
         return Searcher.FINISHED if trial is None else {"trial": self._specification(trial)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Nothing: the callback knows how a trial ended; Tune calls an interrupted one complete."""
+        """The callback knows how it ended (Tune calls an interrupted trial complete); here it makes place."""
+        self._given.discard(trial_id)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the journal keeps what was drawn."""

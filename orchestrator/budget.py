@@ -1,0 +1,162 @@
+"""What a sweep costs in hours of its learners and in money, and the budget at which it starts no more trials.
+
+An hour is a GPU-hour where trials have GPUs, else a CPU-hour: a trial that runs for h hours on g GPUs (c CPUs) takes
+h·g (h·c) of them. What counts is the time that learners learn, as the chunk files have it; how long actors take to
+start, nodes that wait, a chunk that was lost and the cluster's head are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.errors import fault
+
+if TYPE_CHECKING:
+    from orchestrator.config import Sweep
+
+
+class Price(BaseModel):
+    """What an hour costs. ``cpu_hour``: of each CPU of a trial, beside its GPUs if it has any."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    gpu_hour: float = Field(default=0, ge=0)
+    cpu_hour: float = Field(default=0, ge=0)
+    currency: str = Field(default="USD", min_length=1, max_length=12)
+
+
+class Budget(BaseModel):
+    """Where no further trial is started: `hours` of GPU (of CPU where trials have no GPU), or `money`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    hours: float | None = Field(default=None, gt=0)
+    money: float | None = Field(default=None, gt=0)
+
+
+def check_budget(budget: Budget | None, price: Price | None, gpus: float, file: str) -> list[str]:
+    """What is wrong with a budget and a price together, one line each."""
+    found = []
+    if budget is not None and budget.hours is None and budget.money is None:
+        found.append(fault(file, "budget", "must have hours, money or both"))
+    if budget is not None and budget.money is not None and price is None:
+        remedy = "give price.gpu_hour" if gpus else "give price.cpu_hour"
+        found.append(fault(file, "budget.money", "needs a price", budget.money, remedy))
+    if price is not None:
+        unit = "gpu_hour" if gpus else "cpu_hour"
+        if not getattr(price, unit) and not (gpus and price.cpu_hour):
+            rule = f"must be given where resources.gpus is {gpus:g}"
+            remedy = "" if gpus else "or set resources.gpus"
+            found.append(fault(file, f"price.{unit}", rule, f"{getattr(price, unit):g}", remedy))
+    return found
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one second of a trial takes, by its `gpus` and `cpus` and the price of their hours."""
+
+    cpus: float
+    gpus: float
+    price: Price | None = None
+
+    @property
+    def unit(self) -> str:
+        return "GPU-hours" if self.gpus else "CPU-hours"
+
+    def hours(self, seconds: float) -> float:
+        """GPU-hours, or CPU-hours where a trial has no GPU."""
+        return seconds / 3600 * (self.gpus or self.cpus)
+
+    def money(self, seconds: float) -> float | None:
+        """None without a price."""
+        if self.price is None:
+            return None
+        return seconds / 3600 * (self.gpus * self.price.gpu_hour + self.cpus * self.price.cpu_hour)
+
+    def text(self, seconds: float) -> str:
+        """Hours, and money where there is a price.
+
+        >>> Rates(1, 2, Price(gpu_hour=1.5)).text(1800)
+        '1 GPU-hours, 1.50 USD'
+        """
+        money = self.money(seconds)
+        hours = f"{self.hours(seconds):.3g} {self.unit}"
+        return hours if money is None or self.price is None else f"{hours}, {money:.2f} {self.price.currency}"
+
+
+class Ledger:
+    """What a sweep has spent: seconds by trial, those of earlier commands included.
+
+    Args:
+        rates: what a second takes.
+        budget: where to stop starting trials; None: nowhere.
+        seconds: what was spent before, as `of_disk` finds it.
+    """
+
+    def __init__(self, rates: Rates, budget: Budget | None, seconds: Mapping[str, float]) -> None:
+        self.rates, self._budget, self._seconds = rates, budget, dict(seconds)
+        self.total = sum(self._seconds.values())
+
+    @property
+    def matters(self) -> bool:
+        """Whether anybody asked: there is a price or a budget."""
+        return self.limited or self.rates.price is not None
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a budget."""
+        return self._budget is not None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget is reached; never without one."""
+        if self._budget is None:
+            return False
+        hours, money = self.rates.hours(self.total), self.rates.money(self.total)
+        return (self._budget.hours is not None and hours >= self._budget.hours) or (
+            self._budget.money is not None and money is not None and money >= self._budget.money
+        )
+
+    def note(self, key: str, seconds: float) -> bool:
+        """All that a trial has taken since it was first begun. Returns whether this is what reaches the budget."""
+        before = self.exhausted
+        self.total += seconds - self._seconds.get(key, 0.0)
+        self._seconds[key] = seconds
+        return self.exhausted and not before
+
+    def text(self) -> str:
+        """What is spent, and of how much."""
+        spent = f"{self.rates.text(self.total)} spent"
+        if self._budget is None:
+            return spent
+        limits = [] if self._budget.hours is None else [f"{self._budget.hours:g} {self.rates.unit}"]
+        if self._budget.money is not None and self.rates.price is not None:
+            limits.append(f"{self._budget.money:.2f} {self.rates.price.currency}")
+        return f"{spent} of {' or '.join(limits)}"
+
+    def words(self) -> str:
+        """What raises the budget on the command line."""
+        given = {} if self._budget is None else self._budget.model_dump(exclude_none=True)
+        return " ".join(f"budget.{key}=…" for key in given)
+
+
+def open_ledger(sweep: Sweep, root: Path) -> Ledger:
+    """The ledger of the sweep in the folder `root`, as the chunk files there have it."""
+    document = sweep.document
+    rates = Rates(document.resources.cpus, document.resources.gpus, document.price)
+    asked = document.budget is not None or document.price is not None
+    return Ledger(rates, document.budget, of_disk(root) if asked else {})
+
+
+def of_disk(root: Path) -> dict[str, float]:
+    """Trial's key → seconds, of every trial that has a chunk file in a sweep's folder."""
+    from orchestrator import chunks  # torch comes with it
+
+    folders = {path.parent for path in root.glob("*/chunk-*.pt")}
+    newest = {folder.name: chunks.newest(folder) for folder in folders}
+    return {key: float(chunk.curves.chunks["seconds"].sum()) for key, chunk in newest.items() if chunk is not None}
