@@ -63,9 +63,9 @@ def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
     lines += [
         f"{plan.size} trials, {sum(count for _, count in to_run)} to run: {seconds:.0f} s one after the other, "
         f"about {seconds / slots:.0f} s with {slots} at a time (measured on this machine's CPU)",
-        f"cost: about {ledger.rates.text(seconds)} ({as_here}; learning alone)",
         f"disk: about {_size(disk)} in {journal.root}; "
         f"memory: about {_size(memory)} for each of {slots} learner actors",
+        f"cost: about {ledger.rates.text(seconds)} ({as_here}; learning alone)",
     ]
     if ledger.limited:
         lines.append(f"budget: {ledger.text()}")

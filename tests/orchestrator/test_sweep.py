@@ -221,5 +221,6 @@ def test_plan_starts_nothing(tmp_path: Path) -> None:
     assert re.fullmatch(
         r"disk: about \d+ MB in results/tiny; memory: about [\d.]+ .B for each of \d+ learner actors", rows[6]
     )
+    assert re.fullmatch(r"cost: about \S+ CPU-hours \(on this machine's CPU; learning alone\)", rows[7])
     assert not (folder / "results").exists()
     assert not (folder / "mlflow.db").exists()
