@@ -41,7 +41,7 @@ def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
     costs = estimate(sweep, [*plan.trials, *stand_ins.values()], store)
     rows = [(trial.configuration.hash, trial.configuration.label, trial, 1, trial.key in done) for trial in plan.trials]
     for study in plan.studies:
-        left = study.samples - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
+        left = study.wanted - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
         if left > 0:
             names = " ".join(f"{key}=?" for key in sorted(study.spaces))
             rows.append(("to be drawn", f"{study.template.label} {names}", stand_ins[study.key], left, False))

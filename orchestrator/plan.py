@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -94,6 +95,11 @@ class Study:
         """What is drawn."""
         return {key: space for key, space in self.spec.spaces.items() if not space.is_grid}
 
+    @property
+    def wanted(self) -> int:
+        """How many configurations there will be: `samples`, or all that there are where choices run out before."""
+        return int(min(self.samples, math.prod(space.size for space in self.spaces.values())))
+
     def trial(self, draws: Mapping[str, Any], seeds: tuple[int, ...] | None = None) -> Trial:
         """The trial with these values."""
         options = self.template.options | dict(draws)
@@ -135,7 +141,7 @@ class Plan:
         for trial in self.trials:
             if trial.drawn_by in drawn:
                 drawn[trial.drawn_by].add(trial.configuration.hash)
-        return len(self.trials) + sum(max(0, study.samples - len(drawn[study.key])) for study in self.studies)
+        return len(self.trials) + sum(max(0, study.wanted - len(drawn[study.key])) for study in self.studies)
 
     def grown(self, earlier: Mapping[str, Sequence[tuple[int, ...]]]) -> Plan:
         """The same plan, with the stacks of seeds that configurations were run on before (hash → stacks) kept.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,14 @@ class Space:
     @property
     def is_grid(self) -> bool:
         return self.kind == "grid"
+
+    @property
+    def size(self) -> float:
+        """How many different values there are; infinite for real numbers."""
+        if self.kind in ("grid", "choice"):
+            return len({json.dumps(value) for value in self.values})
+        low, high = self.values
+        return high - low + 1 if self.kind == "randint" else math.inf
 
     def draw(self, rng: np.random.Generator) -> Any:
         """One value."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState
@@ -20,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.plan import Plan, Study, Trial, canonical
 from orchestrator.spaces import Space
 
-_OTHER_DRAWS = 100
+_OTHER_DRAWS = 10
 
 
 @dataclass
@@ -28,18 +29,17 @@ class _Told:
     """A study, and what became of its draws.
 
     ``stacks``: configuration → its trials. ``values``: key of a trial that has ended → its objective, NaN if it has
-    none. ``stopped``: key → batches, of those that were not worth going on with. ``exhausted``: no other draw is left.
+    none. ``stopped``: key → batches, of those that were not worth going on with.
     """
 
     of: Study
     stacks: dict[str, list[Trial]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
     stopped: dict[str, int] = field(default_factory=dict)
-    exhausted: bool = False
 
     @property
     def open(self) -> bool:
-        return not self.exhausted and len(self.stacks) < self.of.samples
+        return len(self.stacks) < self.of.wanted
 
 
 class Studies:
@@ -56,15 +56,13 @@ class Studies:
             self._note(trial)
 
     def next(self) -> Trial | None:
-        """A newly drawn trial, of the study that is least far on; None if every study has all of its samples."""
-        while unfinished := [told for told in self._told.values() if told.open]:
-            told = min(unfinished, key=lambda each: len(each.stacks) / each.of.samples)
-            trial = _draw(told)
-            if trial is not None:
-                self._note(trial)
-                return trial
-            told.exhausted = True
-        return None
+        """A newly drawn trial, of the study that is least far on; None if every study has all that it wants."""
+        unfinished = [told for told in self._told.values() if told.open]
+        if not unfinished:
+            return None
+        trial = _draw(min(unfinished, key=lambda each: len(each.stacks) / each.of.wanted))
+        self._note(trial)
+        return trial
 
     def tell(self, trial: Trial, value: float, stopped_at: int | None = None) -> None:
         """A trial has ended.
@@ -85,20 +83,29 @@ class Studies:
             told.stacks.setdefault(trial.configuration.hash, []).append(trial)
 
 
-def _draw(told: _Told) -> Trial | None:
-    """A trial that is not there yet; None if there seems to be no other: whole numbers and choices run out."""
+def _draw(told: _Told) -> Trial:
+    """A trial that is not there yet, of a study that is open."""
     for attempt in range(_OTHER_DRAWS):
         trial = told.of.trial(_sample(told, attempt))
         if trial.configuration.hash not in told.stacks:
             return trial
-    return None
+    # Few whole numbers or choices are left, and the estimator keeps to those that it likes: any of the others.
+    rng = np.random.default_rng(_seed(told, _OTHER_DRAWS))
+    while True:
+        trial = told.of.trial({key: space.draw(rng) for key, space in told.of.spaces.items()})
+        if trial.configuration.hash not in told.stacks:
+            return trial
+
+
+def _seed(told: _Told, attempt: int) -> int:
+    return zlib.crc32(canonical([told.of.key, len(told.stacks), attempt]).encode())
 
 
 def _sample(told: _Told, attempt: int) -> dict[str, Any]:
     """A draw from all that is known; the same knowledge gives the same draw."""
     distributions = {key: _distribution(space) for key, space in told.of.spaces.items()}
-    seed = zlib.crc32(canonical([told.of.key, len(told.stacks), attempt]).encode())
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction="minimize")
+    sampler = optuna.samplers.TPESampler(seed=_seed(told, attempt))
+    study = optuna.create_study(sampler=sampler, direction="minimize")
     study.add_trials(_known(told, distributions))
     drawn: dict[str, Any] = study.ask(distributions).params
     return drawn

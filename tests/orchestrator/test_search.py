@@ -117,14 +117,36 @@ def test_lost_trials_are_no_examples() -> None:
     assert drawn[0][13] != drawn[2][13]
 
 
-def test_a_space_that_is_exhausted_ends_its_study() -> None:
-    learners = [{"name": "foml", "K": {"randint": [1, 3]}}]
-    studies = Studies(make_plan(sweep(learners=learners), "store"))
+@pytest.mark.parametrize(
+    ("spaces", "count"),
+    [
+        ({"K": {"randint": [1, 3]}}, 3),
+        ({"K": {"choice": [1, 5, 1]}, "meta_every": {"randint": [2, 3]}}, 4),
+        ({"K": {"randint": [1, 50]}}, 20),
+        ({"K": {"randint": [1, 3]}, "alpha1": ALPHA}, 20),
+    ],
+)
+def test_a_study_ends_where_its_choices_do(spaces: dict[str, object], count: int) -> None:
+    plan = make_plan(sweep(learners=[{"name": "foml", **spaces}]), "store")
+    assert plan.size == count
+    studies = Studies(plan)
+    drawn = []
+    while (trial := studies.next()) is not None:
+        plan.add(trial)
+        drawn.append(trial.key)
+        studies.tell(trial, 0.1)
+    assert len(set(drawn)) == len(drawn) == count
+    assert plan.size == count  # and so a command that finds them all ended has nothing to start
+
+
+def test_the_last_choices_come_though_the_estimator_would_not_draw_them() -> None:
+    learners = [{"name": "foml", "K": {"randint": [1, 20]}}]
+    studies = Studies(make_plan(sweep(learners=learners, search={"algorithm": "optuna", "samples": 20}), "store"))
     drawn = []
     while (trial := studies.next()) is not None:
         drawn.append(trial.configuration.options["K"])
-        studies.tell(trial, 0.1)
-    assert sorted(drawn) == [1, 2, 3]
+        studies.tell(trial, float(abs(drawn[-1] - 7)))
+    assert sorted(drawn) == list(range(1, 21))
 
 
 def test_each_crossing_of_grids_is_a_study(tmp_path: Path) -> None:
