@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,10 +35,41 @@ def save(path: Path, name: str, learner: Learner, network: str, image_shape: Seq
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        torch.save(content, temporary)
+        with temporary.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_whole(path: Path | str) -> None:
+    """See that every byte of a file of `torch.save` is as it was written, by the checksums in it.
+
+    `torch.load` does not look at them: it takes a file with a flipped bit for a learner with other weights.
+
+    Raises:
+        ValueError: it is damaged. OSError: it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except OSError:
+        raise
+    except Exception as error:  # a damaged archive comes to BadZipFile, zlib.error, EOFError, struct.error, …
+        raise ValueError(str(error) or type(error).__name__) from error
+    if damaged is not None:
+        raise ValueError(f"{damaged} is not as it was written")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether there is a file of `torch.save`, every byte of it as it was written."""
+    try:
+        check_whole(path)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -62,6 +94,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
 def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
     """`load`, and what the learner's pictures have to be like."""
     try:
+        check_whole(path)
         content = torch.load(path, map_location=device, weights_only=True)
     except OSError:
         raise

@@ -111,7 +111,8 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             source=source,
             device=device,
         )
-        done = chunks.newest(self._folder, device)
+        self._remarks: list[str] = []
+        done = chunks.newest(self._folder, device, self._remarks)
         if done is not None:
             self._protocol.load_state_dict(done.state, done.curves)
 
@@ -119,14 +120,15 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         from learners import checkpoint
 
         run = self._protocol
-        if run.finished:  # it was finished before this actor began
-            slice_ = run.curves.since(run.batches)
-        else:
-            slice_ = run.advance(self._chunk)
-            if run.finished:
-                path = self._folder / chunks.LEARNER_FILE
+        advances = not run.finished  # it may have been finished before this actor began
+        slice_ = run.advance(self._chunk) if advances else run.curves.since(run.batches)
+        if run.finished:
+            path = self._folder / chunks.LEARNER_FILE
+            if advances or not checkpoint.is_whole(path):
                 checkpoint.save(path, self._learner, run.learner, self._network, self._image_shape)
+        if advances:
             chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
+        remarks, self._remarks = self._remarks, []
         return {
             "done": run.finished,
             "finished": run.finished,
@@ -135,6 +137,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             "seconds": float(run.curves.chunks["seconds"].sum()),
             "pid": os.getpid(),
             "slice": slice_,
+            "remarks": remarks,
             **_objectives(run.curves),
         }
 

@@ -19,11 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from learners.checkpoint import check_whole
 from orchestrator.errors import OrchestratorError
 from orchestrator.metrics import Curves
 
 FORMAT = 1
 KEPT = 2
+DAMAGED = "damaged-"
+"""Stands before the name of a chunk file that was set aside: it is kept, and read no more."""
 LEARNER_FILE = "learner.pt"
 _NAME = re.compile(r"chunk-(\d{8})-(\d{4})\.pt")
 
@@ -88,21 +91,40 @@ def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, fin
     return path
 
 
-def newest(folder: Path, map_location: torch.device | str = "cpu") -> Chunk | None:
-    """The newest chunk that is whole; None if there is none. A damaged one is told in the log and passed over."""
+def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[str] | None = None) -> Chunk | None:
+    """The newest chunk that is whole; None if there is none.
+
+    Damaged ones that are newer are passed over, which the log tells. With `aside`, for one who alone writes here, they
+    are renamed, and `aside` is given a line for each.
+    """
+    damaged: list[tuple[Path, str]] = []
+    found = None
     for _, path in _files(folder):
         try:
-            content = torch.load(path, map_location=map_location, weights_only=True)
-            if content["format"] != FORMAT:
-                raise ValueError(f"format must be {FORMAT} (got {content['format']})")
-            curves = Curves(**_as_arrays(content["curves"]))
-            return Chunk(path, content["state"], curves, content["finished"])
+            found = _read(path, map_location)
+            break
         except FileNotFoundError:
             continue  # deleted by its writer meanwhile: a newer one is there, or was just read
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            logger.warning("%s: damaged (%s); the chunk before it is used", path, reason)
-    return None
+            damaged.append((path, str(error).splitlines()[0] if str(error) else type(error).__name__))
+    instead = f"batch {found.batches}, from the chunk before it" if found else "the beginning: no older one is whole"
+    for path, reason in damaged:
+        line = f"{path}: damaged ({reason}); the trial goes on at {instead}"
+        if aside is None:
+            logger.warning("%s", line)
+        else:
+            path.replace(path.with_name(DAMAGED + path.name))
+            aside.append(f"{line}; the damaged one is kept as {DAMAGED}{path.name}")
+    return found
+
+
+def _read(path: Path, map_location: torch.device | str) -> Chunk:
+    check_whole(path)
+    content = torch.load(path, map_location=map_location, weights_only=True)
+    if content["format"] != FORMAT:
+        raise ValueError(f"format must be {FORMAT} (got {content['format']})")
+    curves = Curves(**_as_arrays(content["curves"]))
+    return Chunk(path, content["state"], curves, content["finished"])
 
 
 def _files(folder: Path) -> list[tuple[tuple[int, int], Path]]:
@@ -112,7 +134,8 @@ def _files(folder: Path) -> list[tuple[tuple[int, int], Path]]:
 
 
 def _attempt(folder: Path) -> int:
-    return max((int(path.name.removeprefix("attempt-")) for path in folder.glob("attempt-*")), default=0)
+    numbers = (path.name.removeprefix("attempt-") for path in folder.glob("attempt-*"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _as_tensors(value: Any) -> Any:

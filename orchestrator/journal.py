@@ -8,16 +8,22 @@ import os
 import shutil
 import socket
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, fault
-from orchestrator.plan import Plan, Trial, canonical
+from orchestrator.plan import Plan, Trial, canonical, short_hash
+
+if TYPE_CHECKING:
+    from orchestrator import chunks
 
 FILE = "sweep.json"
+COPY = "sweep-copy.json"
+DAMAGED = "damaged-"
+"""Stands before the name of a file that was set aside: it is kept, and read no more."""
 STOPPED = "stopped.json"
 _IDENTITY = ("name", "stream", "network", "batch_size", "objective")
 """What two runs under one name must share. Learners, grids, samples and seeds may grow."""
@@ -28,7 +34,8 @@ class Journal:
     """The folder `root` of one sweep, and the plan that is being run in it.
 
     `sweep.json` holds the sweep as it was given and with every default, and all stacks of seeds that were ever planned
-    under this name. It is written anew and renamed, so it is whole or as it was.
+    under this name. It is written anew and renamed, so it is whole or as it was; and then so is its copy,
+    `sweep-copy.json`, which is read where the first is damaged. A digest in them tells.
     """
 
     root: Path
@@ -89,14 +96,23 @@ class Journal:
             file.flush()
             yield
 
-    def take(self, rerun: bool = False) -> None:
+    def take(self, rerun: bool = False, tell: Callable[[str], None] = print) -> None:
         """Write the plan into the folder; with `rerun`, forget what the plan's trials left there.
+
+        Of two journals that are damaged, one is enough: `tell` is given a line about the other, which is set aside.
 
         Raises:
             ConfigError: the folder cannot be written.
         """
         with _writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
+            _, damaged = _read_both(self.root)
+            for path, reason in damaged:
+                path.replace(path.with_name(DAMAGED + path.name))
+                other = COPY if path.name == FILE else FILE
+                tell(
+                    f"{path}: damaged ({reason}); {other} beside it says the same, this is kept as {DAMAGED}{path.name}"
+                )
             if rerun:
                 for trial in self.plan.trials:
                     shutil.rmtree(trial.folder(self.root), ignore_errors=True)
@@ -121,8 +137,10 @@ class Journal:
             if trial.drawn_by in studies:
                 entry |= {"drawn_by": trial.drawn_by, "draws": studies[trial.drawn_by].draws(trial)}
         content = {"given": self.plan.given, "sweep": self.plan.resolved, "trials": list(listed.values())}
+        text = json.dumps({"digest": short_hash(content, 64), **content}, indent=2)
         with _writing(self.root):
-            write_whole(self.root / FILE, json.dumps(content, indent=2))
+            for name in (FILE, COPY):
+                write_whole(self.root / name, text)
 
     def stop(self, trial: Trial, batches: int, value: float) -> None:
         """Note that the scheduler found a trial not worth going on with after so many batches."""
@@ -134,29 +152,58 @@ class Journal:
         """Key → batches, of the plan's trials that the scheduler has stopped."""
         found = {}
         for trial in self.plan.trials:
-            with suppress(OSError, ValueError, KeyError):
-                found[trial.key] = int(json.loads((trial.folder(self.root) / STOPPED).read_text())["batches"])
+            path = trial.folder(self.root) / STOPPED
+            if path.is_file():
+                try:
+                    found[trial.key] = int(json.loads(path.read_text(encoding="utf-8"))["batches"])
+                except (OSError, ValueError, KeyError, TypeError):
+                    # That it is there says enough: a trial that was stopped has written no chunk since.
+                    newest = _newest(trial.folder(self.root))
+                    found[trial.key] = 0 if newest is None else newest.batches
         return found
 
-    def finished(self) -> set[str]:
-        """Keys of the plan's trials whose newest chunk says that the stream is over."""
-        from orchestrator import chunks  # torch comes with it
+    def finished(self, aside: list[str] | None = None) -> set[str]:
+        """Keys of the plan's trials whose newest chunk says that the stream is over, and whose learner is there.
 
+        With `aside`, for one who holds the lock while nothing runs, every trial's newest chunk is looked at, and those
+        that are damaged are set aside; see `chunks.newest`.
+        """
         done = set()
         for trial in self.plan.trials:
             folder = trial.folder(self.root)
-            if (folder / chunks.LEARNER_FILE).exists():
-                newest = chunks.newest(folder)
-                if newest is not None and newest.finished:
+            learner = folder / "learner.pt"
+            if aside is not None or learner.exists():
+                newest = _newest(folder, aside)
+                if newest is not None and newest.finished and _is_whole(learner):
                     done.add(trial.key)
         return done
+
+
+def _newest(folder: Path, aside: list[str] | None = None) -> chunks.Chunk | None:
+    if not any(folder.glob("chunk-*")):
+        return None
+    from orchestrator import chunks  # torch comes with it: not where there is nothing to read
+
+    return chunks.newest(folder, aside=aside)
+
+
+def _is_whole(path: Path) -> bool:
+    from learners import checkpoint
+
+    return checkpoint.is_whole(path)
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is whole or as it was."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -184,17 +231,41 @@ def given_before(root: Path, name: str) -> dict[str, Any]:
 
 
 def _read(root: Path) -> dict[str, Any] | None:
-    """The journal in a folder, None if there is none."""
-    try:
-        content: dict[str, Any] = json.loads((root / FILE).read_text(encoding="utf-8"))
-        if not isinstance(content["given"], dict) or not isinstance(content["sweep"], dict):
-            raise TypeError("not an object")
-        for entry in content["trials"]:
-            entry["key"], entry["configuration"], entry["seeds"]
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        rule = "must be a sweep's journal"
-        remedy = "choose another name, or remove this file: the trials' own folders are not touched by that"
-        raise ConfigError(fault(str(root / FILE), "", rule, error, remedy)) from error
+    """The journal in a folder, or its copy if the journal is damaged; None if there is none."""
+    content, damaged = _read_both(root)
+    if content is None and damaged:
+        told = " and ".join(f"{path.name} ({reason})" for path, reason in damaged)
+        rule = f"must be a sweep's journal, which is damaged: {told}"
+        remedy = (
+            "move these files away and start the sweep with its FILE: trials are found again by their own folders, "
+            "only those that a searcher drew are drawn anew; or choose another name"
+        )
+        raise ConfigError(fault(str(root / FILE), "", rule, remedy=remedy))
+    return content
+
+
+def _read_both(root: Path) -> tuple[dict[str, Any] | None, list[tuple[Path, str]]]:
+    """The first of journal and copy that is whole, and which are damaged, and why."""
+    whole: list[dict[str, Any]] = []
+    damaged = []
+    for path in (root / FILE, root / COPY):
+        try:
+            whole.append(_checked(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            damaged.append((path, " ".join(str(error).split()) or type(error).__name__))
+    return (whole[0] if whole else None), damaged
+
+
+def _checked(text: str) -> dict[str, Any]:
+    """A journal's content; raises ValueError, KeyError or TypeError if it is none."""
+    content: dict[str, Any] = json.loads(text)
+    if not isinstance(content, dict) or not all(isinstance(content[key], dict) for key in ("given", "sweep")):
+        raise TypeError("not an object")
+    for entry in content["trials"]:
+        entry["key"], entry["configuration"], entry["seeds"]
+    digest = content.pop("digest", None)  # journals of earlier versions have none
+    if digest is not None and digest != short_hash(content, 64):
+        raise ValueError("its digest is that of another content")
     return content

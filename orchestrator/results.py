@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +18,14 @@ from orchestrator import metrics
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.run_names import from_text, sweep_key, unlisted
 from orchestrator.run_tree import PARENT, STOPPED_AT, search
-from orchestrator.tracking_database import DEFAULT_URI, open_existing
+from orchestrator.tracking_database import DEFAULT_URI, in_one_line, open_existing
 from orchestrator.tracking_points import ADAPTATION
-from orchestrator.tracking_projection import CURVES_FILE, TEST_FILE
+from orchestrator.tracking_projection import CURVES_FILE, DIGEST, TEST_FILE
 
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
 _AT_ONCE = 8
+
+logger = logging.getLogger(__name__)
 
 
 class SweepNotFound(OrchestratorError):  # noqa: N818
@@ -44,7 +49,7 @@ class ConfigurationRuns:
     """A configuration's run and those of its seeds.
 
     ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
-    ``metrics``: the numbers there is only one of (objective, seconds, …).
+    ``metrics``: the numbers there is only one of (objective, seconds, …). ``digests``: file → SHA-256, of its tables.
     """
 
     run_id: str
@@ -57,6 +62,7 @@ class ConfigurationRuns:
     parameters: dict[str, Any]
     metrics: dict[str, float]
     seeds: tuple[SeedRun, ...]
+    digests: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,11 @@ def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | No
 def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> SweepRuns:
     """The newest sweep of this name, or of any if it is None. Raises as `load_curves`."""
     client = open_existing(tracking_uri)
+    with in_one_line(tracking_uri):
+        return _found(client, name, tracking_uri, experiment)
+
+
+def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | None) -> SweepRuns:
     experiments = [each.experiment_id for each in _experiments(client) if experiment in (None, each.name)]
     sweeps = list(search(client, experiments, "tags.`foml.kind` = 'sweep'")) if experiments else []
     sweeps.sort(key=lambda run: run.info.start_time, reverse=True)
@@ -117,7 +128,7 @@ def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: st
 
 def curves_of(sweep: SweepRuns) -> pd.DataFrame:
     """`load_curves` of a sweep that was found before."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with in_one_line(sweep.client.tracking_uri), ThreadPoolExecutor(_AT_ONCE) as pool:
         parts = list(pool.map(lambda of: _points(sweep.client, of), sweep.configurations))
     varying = _varying(sweep.configurations)
     frames = []
@@ -132,7 +143,8 @@ def curves_of(sweep: SweepRuns) -> pd.DataFrame:
 
 def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:
     """The test error after each task of every complete configuration: configuration, label, learner, seed, metric,
-    step, value. A configuration that has none (it is not complete, or an older version ran it) is left out.
+    step, value. A configuration that has none (it is not complete, or an older version ran it) is left out; so is one
+    whose table is damaged, which the log tells.
     """
     frames = []
     for of in sweep.configurations:
@@ -239,6 +251,7 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         parameters={key: from_text(text) for key, text in run.data.params.items()},
         metrics=dict(run.data.metrics),
         seeds=tuple(sorted(seeds, key=lambda each: each.seed)),
+        digests={name: digest for name in (CURVES_FILE, TEST_FILE) if (digest := tags.get(DIGEST + name))},
     )
 
 
@@ -257,13 +270,21 @@ def _points(client: Any, of: ConfigurationRuns) -> pd.DataFrame:
 
 
 def _table(client: Any, of: ConfigurationRuns, name: str) -> pd.DataFrame | None:
-    """A table that a configuration has as an artifact; None if there is none, or artifacts are out of reach."""
+    """A table that a configuration has as an artifact; None if there is none, or it is damaged or out of reach."""
     from mlflow.exceptions import MlflowException
 
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return pd.read_parquet(client.download_artifacts(of.run_id, name, folder))
+            path = Path(client.download_artifacts(of.run_id, name, folder))
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if digest != of.digests.get(name, digest):
+                raise ValueError("it is not as it was written")
+            return pd.read_parquet(path)
     except (MlflowException, OSError):
+        return None
+    except ValueError as error:
+        remedy = "delete this run in MLflow and resume the sweep: it is written again from its chunk files"
+        logger.warning("%s of %s (run %s): damaged, and left out (%s); %s", name, of.label, of.run_id, error, remedy)
         return None
 
 

@@ -138,6 +138,10 @@ def _named_store(sweep: Sweep) -> TaskStore:
     return store
 
 
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
     halt = Halt()
     with halt.signals():
@@ -161,7 +165,7 @@ def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt) -> SweepRes
     with journal.locked():
         if rerun:
             tracking.forget(uri, sweep.experiment, sweep.name)
-        journal.take(rerun)
+        journal.take(rerun, _tell)
         tags = provenance.collect(store.hash)
         writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, tags, started_ms)
         return _track(sweep, journal, store, local, writer, halt)
@@ -169,7 +173,10 @@ def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt) -> SweepRes
 
 def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer: Writer, halt: Halt) -> SweepResult:
     """Run what is open, with the writer at work; whatever happens, no run of ours stays RUNNING."""
-    outcome = Outcome(journal.plan, journal.finished())
+    damaged: list[str] = []
+    outcome = Outcome(journal.plan, journal.finished(damaged))
+    for line in damaged:
+        _tell(line)
     if not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
         outcome.stopped = {key: at for key, at in journal.stopped().items() if key not in outcome.finished}
     try:
@@ -177,7 +184,7 @@ def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer
         try:
             _run_open_trials(sweep, journal, store, local, writer, halt, outcome)
             if not halt.asked.is_set():
-                await_server(sweep.document.tracking.uri, lambda line: print(line, file=sys.stderr))
+                await_server(sweep.document.tracking.uri, _tell)
         except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
             outcome.finished |= journal.finished()
         problems = _close_trials(outcome, writer) + writer.drain()

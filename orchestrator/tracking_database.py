@@ -33,6 +33,8 @@ _ENVIRONMENT = {
 PATIENCE_S = 120.0
 """How long the end of a sweep waits for a server that is away."""
 _LOCKED_S = 60
+_SMALL = 50_000_000
+"""Bytes of a database that is checked in full (0.6 s for that many); a larger one is looked through (0.1 s)."""
 _ANSWER_S = 10
 
 
@@ -53,6 +55,7 @@ def prepare(uri: str, experiment: str | None = None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             with _locked(path.with_name(f".{path.name}.lock")):
                 _check_writable(path, uri)
+                _check_whole(path, uri)
                 client = connect(uri)
         except OSError as error:
             raise _refused("must be a database that can be written", uri, error) from error
@@ -97,6 +100,8 @@ def open_existing(uri: str) -> Any:
     if path is not None and not path.is_file():
         remedy = "give the URI that the sweep was run with (--tracking-uri)"
         raise TrackingError(fault(URI_KEY, "", f"there is no database {path}", uri, remedy))
+    if path is not None:
+        _check_whole(path, uri)
     return connect(uri)
 
 
@@ -159,7 +164,49 @@ def _check_writable(path: Path, uri: str) -> None:
             database.execute("BEGIN IMMEDIATE")
             database.rollback()
     except sqlite3.Error as error:
+        if _is_damage(error):
+            raise _damaged(path, uri, first_line(error)) from error
         raise _refused("must be a database that can be written", uri, error) from error
+
+
+def _check_whole(path: Path, uri: str) -> None:
+    """See that a database's pages hang together; a value that differs from its index is seen in a small one only."""
+    how = "integrity_check" if path.stat().st_size <= _SMALL else "quick_check"
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_LOCKED_S)) as database:
+            (told,) = database.execute(f"PRAGMA {how}(1)").fetchone()
+    except sqlite3.Error as error:
+        if not _is_damage(error):
+            raise _refused("must be a database that can be read", uri, error) from error
+        told = first_line(error)
+    if told != "ok":
+        raise _damaged(path, uri, " ".join(told.split()))
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "") in ("SQLITE_CORRUPT", "SQLITE_NOTADB")
+
+
+def _damaged(path: Path, uri: str, reason: str) -> TrackingError:
+    remedy = (
+        f"move {path.name} away (and what begins with its name): a new one is made, and a sweep that is resumed sends "
+        "it everything again from its own folder"
+    )
+    return TrackingError(fault(URI_KEY, "", f"the database is damaged, or is none: {reason}", uri, remedy))
+
+
+@contextmanager
+def in_one_line(uri: str) -> Iterator[None]:
+    """Whatever MLflow's client and its database raise in this block becomes a `TrackingError` of one line."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        if (path := database_path(uri)) is not None and path.is_file():
+            _check_whole(path, uri)
+        raise _refused("cannot be read", uri, error) from error
 
 
 def check_reachable(uri: str) -> None:

@@ -6,6 +6,7 @@ again: it sends what is lacking.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from orchestrator.tracking_database import connect, experiment_id
 LEARNER_FILE = "learner.pt"
 CURVES_FILE = "curves.parquet"
 TEST_FILE = "test_error.parquet"
+DIGEST = "foml.sha256."
+"""Before a table's name: the tag that holds its SHA-256, so that readers notice damage."""
 _COLUMNS = ["seed", "metric", "step", "value"]
 
 
@@ -249,6 +252,7 @@ class Projection:
         with tempfile.TemporaryDirectory() as folder:
             for name, table in ((CURVES_FILE, frame(curves, finals)), (TEST_FILE, test_frame(curves))):
                 table.to_parquet(Path(folder) / name, index=False)
+                tree.tag(run_id, {DIGEST + name: hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest()})
                 tree.artifact(run_id, Path(folder) / name)
         tree.complete(configuration)
         self._complete.add(configuration.hash)

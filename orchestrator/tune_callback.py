@@ -54,6 +54,8 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
         key, curves = _key(trial), result.pop("slice")
+        for line in result.pop("remarks"):
+            self._progress.say(line)
         self._objective[key] = result.get(self._metric, math.nan)
         self._writer.results(key, curves)
         learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))

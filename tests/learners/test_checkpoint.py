@@ -4,6 +4,7 @@ import pickle
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -60,6 +61,25 @@ def test_damaged_files(saved: Path) -> None:
             checkpoint.load(saved)
 
 
+def test_a_flipped_bit_never_makes_another_learner(saved: Path, rainbow) -> None:
+    """`torch.load` would take nearly all of these for whole. What is not refused is padding, or a date."""
+    whole = saved.read_bytes()
+    x = rainbow.batch(77, (0, 7)).x
+    expected = checkpoint.load(saved).predict(x)
+    refused = 0
+    for place in range(0, len(whole), len(whole) // 60):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1
+        saved.write_bytes(flipped)
+        if checkpoint.is_whole(saved):
+            assert torch.equal(checkpoint.load(saved).predict(x), expected)
+            continue
+        refused += 1
+        with pytest.raises(ValueError, match=r"learner\.pt: must be a whole file"):
+            checkpoint.load(saved)
+    assert refused > 40
+
+
 def test_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "foreign.pt"
     image = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -104,8 +124,8 @@ def test_a_failed_save_leaves_the_file_before_it(saved: Path, rainbow, monkeypat
     before = saved.read_bytes()
     learner = rainbow.quick("online", full=True)
 
-    def full_disk(content: object, path: Path) -> None:
-        path.write_bytes(b"half of it")
+    def full_disk(content: object, file: BinaryIO) -> None:
+        file.write(b"half of it")
         raise OSError("No space left on device")
 
     monkeypatch.setattr(torch, "save", full_disk)

@@ -1,6 +1,7 @@
 """Chunk files: whole or not there, the newest wins, damage falls back, a superseded attempt is fenced off."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from orchestrator import chunks
 from orchestrator.metrics import Curves
+from tests.orchestrator.computed_sweep import empty, flip, garble, halve
 
 
 def curves(batches: int) -> Curves:
@@ -54,19 +56,32 @@ def test_two_newest_are_kept(tmp_path: Path) -> None:
     assert newest.finished
 
 
-@pytest.mark.parametrize("damage", [b"", b"not a chunk", None])
+@pytest.mark.parametrize("damage", [halve, empty, garble, flip])
 def test_a_damaged_chunk_falls_back_to_the_one_before(
-    tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """One flipped bit among the weights is damage, too, though `torch.load` does not see it."""
     attempt = chunks.claim(tmp_path)
-    chunks.write(tmp_path, attempt, {"n": 2}, curves(2), finished=False)
-    last = chunks.write(tmp_path, attempt, {"n": 4}, curves(4), finished=False)
-    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2] if damage is None else damage)
+    state = {"phi": torch.arange(10_000.0)}
+    first = chunks.write(tmp_path, attempt, state, curves(2), finished=False)
+    last = chunks.write(tmp_path, attempt, state, curves(4), finished=False)
+    damage(last)
     with caplog.at_level(logging.WARNING):
         read = chunks.newest(tmp_path)
-    assert read is not None
-    assert read.state == {"n": 2}
+    assert read is not None and read.path == first and read.batches == 2
     assert [record.getMessage().split(": damaged")[0] for record in caplog.records] == [str(last)]
+    assert last.exists()
+
+    aside: list[str] = []
+    again = chunks.newest(tmp_path, aside=aside)
+    assert again is not None and again.path == first
+    (line,) = aside
+    assert "the trial goes on at batch 2, from the chunk before it; the damaged one is kept as damaged-chunk-" in line
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == [first.name, f"damaged-{last.name}"]
+    assert chunks.newest(tmp_path, aside=aside) is not None and len(aside) == 1
+    damage(first)
+    assert chunks.newest(tmp_path, aside=aside) is None
+    assert "the trial goes on at the beginning: no older one is whole" in aside[1]
 
 
 def test_nothing_there(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """The sweep's folder: one sweep a name, grown without running anything twice."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from orchestrator import config
+from orchestrator import chunks, config
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal, given_before
+from orchestrator.metrics import Curves
 from orchestrator.plan import make_plan
+from tests.orchestrator.computed_sweep import empty, flip, garble, halve
 
 LEARNERS = [{"name": "foml", "K": {"grid": [1, 5]}}]
 
@@ -78,13 +82,69 @@ def test_resuming_what_was_never_begun(tmp_path: Path) -> None:
         given_before(tmp_path / "two", "two")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"sweep": {}}', '{"given": {}, "sweep": {}, "trials": [1]}'])
-def test_a_damaged_journal_is_one_line(tmp_path: Path, content: str) -> None:
+def damaged(path: Path, content: str | Callable[[Path], None]) -> bytes:
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        content(path)
+    return path.read_bytes()
+
+
+SPOILT = ["", "{", "[]", '{"sweep": {}}', '{"given": {}, "sweep": {}, "trials": [1]}', halve, empty, garble, flip]
+
+
+@pytest.mark.parametrize("content", SPOILT)
+@pytest.mark.parametrize("name", ["sweep.json", "sweep-copy.json"])
+def test_one_journal_of_two_is_enough(tmp_path: Path, name: str, content: str | Callable[[Path], None]) -> None:
+    before = stacks(taken(tmp_path, seeds=4))
+    whole = (tmp_path / name).read_bytes()
+    spoilt = damaged(tmp_path / name, content)
+    assert given_before(tmp_path, "j")["seeds"] == 4
+    said: list[str] = []
+    journal = Journal.look(tmp_path, plan(seeds=4))
+    journal.take(tell=said.append)
+    (line,) = said
+    assert line.startswith(f"{tmp_path / name}: damaged (") and line.endswith(f"this is kept as damaged-{name}")
+    assert stacks(journal) == before
+    assert (tmp_path / name).read_bytes() == whole
+    assert (tmp_path / f"damaged-{name}").read_bytes() == spoilt
+
+
+@pytest.mark.parametrize("content", SPOILT)
+def test_two_damaged_journals_are_one_line(tmp_path: Path, content: str | Callable[[Path], None]) -> None:
     journal = taken(tmp_path)
-    (tmp_path / "sweep.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"must be a sweep's journal .* remove this file") as caught:
+    damaged(tmp_path / "sweep.json", content)
+    damaged(tmp_path / "sweep-copy.json", content)
+    with pytest.raises(
+        ConfigError, match=r"which is damaged: sweep.json .* and sweep-copy.json .* move these"
+    ) as caught:
         Journal.look(tmp_path, journal.plan)
     assert len(caught.value.faults) == 1
+    with pytest.raises(ConfigError, match="move these files away"):
+        given_before(tmp_path, "j")
+
+
+def test_a_changed_number_is_damage(tmp_path: Path) -> None:
+    """JSON that can be read, and says something else than was written."""
+    taken(tmp_path)
+    path = tmp_path / "sweep.json"
+    path.write_text(path.read_text().replace('"batch_size": 10', '"batch_size": 11'))
+    said: list[str] = []
+    Journal.look(tmp_path, plan()).take(tell=said.append)
+    assert "its digest is that of another content" in said[0]
+
+
+@pytest.mark.parametrize("damage", [halve, empty, garble])
+def test_a_stopped_trial_stays_stopped(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """That the file is there says enough: the newest chunk says after how many batches."""
+    journal = taken(tmp_path)
+    trial = journal.plan.trials[0]
+    attempt = chunks.claim(trial.folder(tmp_path))
+    chunks.write(trial.folder(tmp_path), attempt, {}, Curves([0, 1], 0, {"x": np.zeros((2, 12))}), finished=False)
+    journal.stop(trial, 12, 0.5)
+    assert journal.stopped() == {trial.key: 12}
+    damage(trial.folder(tmp_path) / "stopped.json")
+    assert journal.stopped() == {trial.key: 12}
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from mlflow import MlflowClient
 from orchestrator import metrics, results
 from orchestrator.plan import Trial
 from orchestrator.results import SweepNotFound, load_curves
-from orchestrator.tracking import TrackingError, Writer
+from orchestrator.tracking import TrackingError, Writer, prepare
+from tests.orchestrator.computed_sweep import empty, flip, garble, halve, spoil_a_value
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
 
@@ -83,6 +84,30 @@ def test_histories_and_tables_say_the_same(sweep, tracking_uri, tmp_path):
         table.unlink()
     from_histories = load_curves(NASTY, tracking_uri)
     assert as_points(from_histories) == as_points(from_tables) == expected_points(sweep)
+
+
+@pytest.mark.parametrize("damage", [halve, empty, garble, flip])
+def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, damage):
+    made.write_all(sweep, tracking_uri)
+    for name in ("curves.parquet", "test_error.parquet"):
+        damage(sorted((tmp_path / "store").rglob(name))[0])
+    assert as_points(load_curves(NASTY, tracking_uri)) == expected_points(sweep)  # from the histories
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("curves.parquet of ") and "damaged, and left out (" in line
+    assert results.test_errors_of(results.find_sweep(NASTY, tracking_uri))["configuration"].nunique() == 2
+    assert caplog.records[1].getMessage().startswith("test_error.parquet of ")
+
+
+@pytest.mark.parametrize("damage", [halve, garble, spoil_a_value])
+def test_a_damaged_database_is_one_line(sweep, tracking_uri, damage):
+    made.write_all(sweep, tracking_uri)
+    damage(Path(tracking_uri.removeprefix("sqlite:///")))
+    for ask in (prepare, lambda uri: load_curves(NASTY, uri)):
+        with pytest.raises(
+            TrackingError, match=r"the database is damaged, or is none: .*; move mlflow.db away"
+        ) as caught:
+            ask(tracking_uri)
+        assert len(caught.value.faults) == 1 and "\n" not in str(caught.value)
 
 
 def test_a_sweep_that_still_runs(sweep, tracking_uri):

@@ -87,8 +87,9 @@ def test_the_same_knowledge_gives_the_same_draws(tmp_path: Path) -> None:
             write_chunk(tmp_path, trial, [badness(trial)] * 8)
             search.ended(trial, badness(trial))
     content = json.loads((tmp_path / "sweep.json").read_text())
-    content["trials"] = content["trials"][:12]
+    del content["trials"][12:], content["digest"]
     (tmp_path / "sweep.json").write_text(json.dumps(content))
+    (tmp_path / "sweep-copy.json").unlink()
     again = taken(tmp_path, of)
     assert again.finished() == set()  # no learner.pt: the test wrote none
     ended = set(whole[:11])

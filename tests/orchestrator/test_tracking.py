@@ -568,7 +568,7 @@ def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
         ),
         (
             "sqlite:///{tmp}/text",
-            "must be a database that can be written (got sqlite:///{tmp}/text); file is not a data",
+            "the database is damaged, or is none: file is not a database (got sqlite:///{tmp}/text); move text away",
         ),
         ("sqlite:///{tmp}/text/x.db", "must be a database that can be written"),
         ("http://127.0.0.1:9/", "no server answers ([Errno 111] Connection refused) (got http://127.0.0.1:9/); start "),

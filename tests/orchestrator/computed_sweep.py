@@ -1,0 +1,81 @@
+"""A sweep's folder as the main job leaves it, computed by the bare protocol: real chunk files and learners, no Ray."""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from learners import checkpoint
+from orchestrator import chunks, config, protocol
+from orchestrator.journal import Journal
+from orchestrator.metrics import Curves
+from orchestrator.plan import Trial, make_plan, sweep_folder
+from orchestrator.sweep import open_store
+
+CHUNK = 4
+
+
+def compute(
+    folder: Path, until: Callable[[int], int | None] = lambda index: None
+) -> tuple[Path, tuple[Trial, ...], dict[str, Curves]]:
+    """Compute `sweep.yaml` in `folder`, its trial number i up to `until(i)` batches (None: to its end).
+
+    Returns the sweep's folder, its trials, and for each the curves of the whole stream.
+    """
+    sweep = config.load(folder / "sweep.yaml")
+    store = open_store(sweep)
+    root = sweep_folder(folder / sweep.document.storage, sweep.name)
+    journal = Journal.look(root, make_plan(sweep, store.hash))
+    journal.take()
+    whole = {}
+    for index, trial in enumerate(journal.plan.trials):
+        of = trial.configuration
+        run = protocol.assemble(store, of.learner, of.options, list(trial.seeds), of.batch_size, of.network)
+        attempt = chunks.claim(trial.folder(root))
+        stop = until(index)
+        while not run.finished:
+            run.advance(CHUNK)
+            if stop is None or run.batches <= stop:
+                if run.finished:
+                    path = trial.folder(root) / chunks.LEARNER_FILE
+                    checkpoint.save(path, of.learner, run.learner, of.network, store.shape)
+                chunks.write(trial.folder(root), attempt, run.state_dict(), run.curves, run.finished)
+        whole[trial.key] = run.curves
+    return root, journal.plan.trials, whole
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garble(path: Path) -> None:
+    """Other bytes in the middle third, as many as before."""
+    content = bytearray(path.read_bytes())
+    first, last = len(content) // 3, 2 * len(content) // 3
+    content[first:last] = bytes((7 * at + 13) % 251 for at in range(last - first))
+    path.write_bytes(content)
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def spoil_a_value(path: Path) -> None:
+    """Another number in a metric's row, as a bad block would leave it: MLflow itself would not notice."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        (value,) = database.execute(
+            "SELECT value FROM metrics WHERE key = 'online_loss' ORDER BY value DESC"
+        ).fetchone()
+    content = path.read_bytes()
+    sought = np.array([value], dtype=">f8").tobytes()
+    at = content.index(sought)
+    path.write_bytes(content[:at] + np.array([value / 2], dtype=">f8").tobytes() + content[at + 8 :])
