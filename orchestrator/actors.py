@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray import tune
 
-from orchestrator import chunks, metrics, protocol
+from orchestrator import chunks, metrics, protocol, usage
 from orchestrator.source import Shape, Source, Stack
 from orchestrator.stream_actors import own_stream_actor
 from streams.schedule import Schedule
@@ -89,7 +90,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         import torch
 
         config = config["trial"]
-        gpu = torch.cuda.is_available() and config["gpus"] > 0
+        gpu = self._gpu = torch.cuda.is_available() and config["gpus"] > 0
         torch.set_num_threads(config["threads"])
         self._chunk: int = config["chunk"]
         self._folder = Path(config["folder"])
@@ -129,6 +130,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         if advances:
             chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
         remarks, self._remarks = self._remarks, []
+        by_seed = _objectives(run.curves)
         return {
             "done": run.finished,
             "finished": run.finished,
@@ -138,7 +140,9 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             "pid": os.getpid(),
             "slice": slice_,
             "remarks": remarks,
-            **_objectives(run.curves),
+            "by_seed": by_seed,
+            "usage": {"memory": usage.resident_bytes(), "gpu_memory": usage.gpu_bytes(self._gpu)},
+            **{metric: float(values.mean()) for metric, values in by_seed.items()},
         }
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -153,11 +157,11 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         """Nothing: `setup` has read the newest chunk file."""
 
 
-def _objectives(curves: metrics.Curves) -> dict[str, float]:
-    """The means over seeds that a searcher may look at; left out while there is no value."""
+def _objectives(curves: metrics.Curves) -> dict[str, np.ndarray]:
+    """What a searcher may look at, by seed [R]; left out while there is no value."""
     error = metrics.held_out(curves)
-    values = {"online_error": float(curves.by_batch["online_error"].mean())} if curves.by_batch else {}
+    values = {"online_error": curves.by_batch["online_error"].mean(axis=1)} if curves.by_batch else {}
     if error.shape[1]:
-        values["validation_error"] = float(error[:, -1].mean())
-        values["cumulative_error"] = float(metrics.cumulative(error)[:, -1].mean())
+        values["validation_error"] = error[:, -1]
+        values["cumulative_error"] = metrics.cumulative(error)[:, -1]
     return values

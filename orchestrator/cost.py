@@ -17,6 +17,7 @@ from orchestrator.budget import open_ledger
 from orchestrator.config import Sweep
 from orchestrator.journal import Journal
 from orchestrator.plan import Study, Trial, canonical
+from orchestrator.usage import size
 from streams.store import TaskStore
 
 MEASURED_SECONDS = 1.0
@@ -63,8 +64,7 @@ def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
     lines += [
         f"{plan.size} trials, {sum(count for _, count in to_run)} to run: {seconds:.0f} s one after the other, "
         f"about {seconds / slots:.0f} s with {slots} at a time (measured on this machine's CPU)",
-        f"disk: about {_size(disk)} in {journal.root}; "
-        f"memory: about {_size(memory)} for each of {slots} learner actors",
+        f"disk: about {size(disk)} in {journal.root}; memory: about {size(memory)} for each of {slots} learner actors",
         f"cost: about {ledger.rates.text(seconds)} ({as_here}; learning alone)",
     ]
     if ledger.limited:
@@ -75,10 +75,6 @@ def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
 def _any_trial(study: Study) -> Trial:
     rng = np.random.default_rng(0)
     return study.trial({key: space.draw(rng) for key, space in study.spaces.items()})
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, Cost]:

@@ -1,10 +1,15 @@
-"""What a running sweep tells: trials done, each one's error so far, and an estimate of the time left."""
+"""What a running sweep tells: trials done, each one's error so far, and an estimate of the time left.
+
+`Progress` knows how every trial stands. It prints a plain line every few seconds, unless a screen (`screen.py`) shows
+what it knows.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -12,11 +17,18 @@ from orchestrator.plan import Plan
 
 INTERVAL = 5.0
 """Seconds between two lines."""
+WINDOW = 60.0
+"""Seconds that throughput is a mean over."""
 
 
 @dataclass
-class _Trial:
+class TrialState:
+    """How a trial stands. ``values``: the objective of each of its seeds so far. ``memory``, ``gpu_memory``: bytes."""
+
     label: str
+    configuration: str
+    seeds: tuple[int, ...]
+    batch_size: int = 1
     batches: int = 0
     total: int = 0
     error: float | None = None
@@ -25,26 +37,55 @@ class _Trial:
     """Spent learning, in this run of the command."""
     learned: int = 0
     """Batches learned in this run of the command."""
+    values: tuple[float, ...] = ()
+    memory: int | None = None
+    gpu_memory: int = 0
 
 
 class Progress:
-    """Plain lines, one every few seconds; `out` is standard error unless said otherwise."""
+    """Plain lines, one every few seconds; `out` is standard error unless said otherwise.
+
+    ``tell``: what prints a line. ``lines``: whether lines come by themselves. ``size``: trials of the whole plan.
+    """
 
     def __init__(self, plan: Plan, slots: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._plan = plan
-        self._known: dict[str, _Trial] = {}
+        self._known: dict[str, TrialState] = {}
         self._slots, self._out, self._clock = max(1, slots), out or sys.stderr, clock
         self._started = self._told = clock()
+        self._learned: deque[tuple[float, int]] = deque()
+        self.tell: Callable[[str], None] = lambda text: print(text, file=self._out, flush=True)
+        self.lines = True
 
     def say(self, text: str) -> None:
         """One line, at once."""
-        print(text, file=self._out, flush=True)
+        self.tell(text)
 
     @property
-    def _trials(self) -> dict[str, _Trial]:
-        """Every trial of the plan, those too that were drawn since."""
+    def name(self) -> str:
+        """The sweep's."""
+        return self._plan.name
+
+    @property
+    def size(self) -> int:
+        return self._plan.size
+
+    @property
+    def seconds(self) -> float:
+        """Since the trials began."""
+        return self._clock() - self._started
+
+    @property
+    def trials(self) -> list[TrialState]:
+        """Every trial that is planned or was drawn, as it stands."""
+        return list(self._trials.values())
+
+    @property
+    def _trials(self) -> dict[str, TrialState]:
         for trial in self._plan.trials[len(self._known) :]:
-            self._known[trial.key] = _Trial(trial.configuration.label)
+            configuration = trial.configuration
+            state = TrialState(configuration.label, configuration.hash, tuple(trial.seeds), configuration.batch_size)
+            self._known.setdefault(trial.key, state)  # a screen's thread looks here, too
         return self._known
 
     def already(self, key: str, how: str = "done") -> None:
@@ -60,9 +101,24 @@ class Progress:
         trial.batches, trial.total, trial.error = batches, total, error if error is not None else trial.error
         trial.learned, trial.seconds = trial.learned + learned, trial.seconds + seconds
         now = self._clock()
-        if now - self._told >= INTERVAL:
+        while self._learned and self._learned[0][0] < now - WINDOW:
+            self._learned.popleft()
+        self._learned.append((now, learned * trial.batch_size * len(trial.seeds)))
+        if self.lines and now - self._told >= INTERVAL:
             self._told = now
             self.say(self.line())
+
+    def measured(self, key: str, values: Sequence[float], memory: int | None = None, gpu_memory: int = 0) -> None:
+        """The objective of each seed of a trial as it stands, and the bytes that its actor holds."""
+        trial = self._trials[key]
+        trial.values = tuple(values) or trial.values
+        trial.memory, trial.gpu_memory = memory, gpu_memory
+
+    def datapoints_per_second(self) -> float | None:
+        """Learned in the last minute, a datapoint of each seed counting as one; None before the first chunk."""
+        now, span = self._clock(), min(WINDOW, self.seconds)
+        learned = list(self._learned)
+        return sum(count for at, count in learned if at > now - WINDOW) / span if learned and span > 0 else None
 
     def again(self, key: str, reason: str) -> None:
         """The trial's actor died, and another will go on from the last chunk."""
@@ -71,18 +127,19 @@ class Progress:
     def ended(self, key: str, how: str) -> None:
         """`how`: done, failed, or stopped by the scheduler."""
         self._trials[key].state = how
-        self.say(self.line())
+        if self.lines:
+            self.say(self.line())
 
     def line(self) -> str:
         """The state of things in one line."""
         trials = self._trials.values()
         done = sum(trial.state == "done" for trial in trials)
-        parts = [f"[{_clock(self._clock() - self._started)}] {done}/{self._plan.size} trials done"]
+        parts = [f"[{clock_time(self.seconds)}] {done}/{self._plan.size} trials done"]
         for state in ("failed", "stopped"):
             if count := sum(trial.state == state for trial in trials):
                 parts[0] += f", {count} {state}"
         left = self.seconds_left()
-        parts.append(f"ETA {'–' if left is None else _clock(left)}")
+        parts.append(f"ETA {'–' if left is None else clock_time(left)}")
         for trial in trials:
             if trial.state == "running" and trial.total:
                 error = "–" if trial.error is None else f"{trial.error:.3f}"
@@ -105,7 +162,12 @@ class Progress:
         return max(sum(rest) / self._slots, max(rest, default=0.0))
 
 
-def _clock(seconds: float) -> str:
+def clock_time(seconds: float) -> str:
+    """Minutes and seconds, and hours if there are any.
+
+    >>> clock_time(75), clock_time(3700)
+    ('1:15', '1:01:40')
+    """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

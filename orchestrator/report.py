@@ -30,13 +30,16 @@ _NOTE_LENGTH = 4_500
 @dataclass(frozen=True)
 class Report:
     """``paths``: the files. ``table``: the table as text. ``summary``: one row per configuration, the best first.
-    ``best``: its label, None if none has all its seeds. ``problems``: one line each."""
+    ``best``: its label, None if none has all its seeds. ``problems``: one line each. ``rows``: the configurations, the
+    best first. ``run_id``: of the sweep's own run."""
 
     paths: tuple[Path, ...]
     table: str
     summary: pd.DataFrame
     best: str | None
     problems: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    run_id: str | None = None
 
 
 def write_report(
@@ -88,7 +91,8 @@ def write_report(
     except Exception as error:  # the files are there: what is missing is a copy
         problems.append(fault("report", "", f"could not be kept with the sweep's run in {uri}", first_line(error)))
     best = next((row.of.label for row in rows if row.usable), None)
-    return Report(tuple(paths), tables.text(rows, sweep.objective), summary, best, tuple(problems))
+    table = tables.text(rows, sweep.objective)
+    return Report(tuple(paths), table, summary, best, tuple(problems), tuple(rows), sweep.run_id)
 
 
 def _write_files(

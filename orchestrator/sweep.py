@@ -13,8 +13,10 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,14 +41,15 @@ from orchestrator.progress import Progress
 from orchestrator.schedulers import RunAll
 from orchestrator.search import Search
 from orchestrator.source import StoreSource
+from orchestrator.telling import Telling
 from orchestrator.tracking_database import await_server
 from streams.build import cached
 from streams.errors import StreamsError
-from streams.progress import ProgressLine
 from streams.store import TaskStore
 from streams.transport import localise
 
 if TYPE_CHECKING:
+    from orchestrator.report import Report
     from orchestrator.tracking import Writer
 
 ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -58,7 +61,8 @@ class SweepResult:
 
     ``summary``: one row per configuration, as in the report's `summary.csv`. ``best``: the label of the configuration
     with the lowest objective, None if none is usable. ``folder``: chunk files and report. ``text``: what the command
-    prints at the end. ``problems``: one line each. ``exit_code``: see the module.
+    prints at the end. ``problems``: one line each. ``exit_code``: see the module. ``json``: all of it as one document;
+    its keys stand in docs/sweeps.md.
     """
 
     name: str
@@ -69,6 +73,13 @@ class SweepResult:
     text: str
     problems: tuple[str, ...]
     exit_code: int
+    json: str
+
+    @property
+    def line(self) -> str:
+        """It all in one line."""
+        best = "none is usable" if self.best is None else f"best: {self.best}"
+        return f"{self.name}: {best}; exit code {self.exit_code}; report: {self.report}"
 
 
 def run_sweep(
@@ -77,6 +88,7 @@ def run_sweep(
     local: bool = False,
     rerun: bool = False,
     resume: str | None = None,
+    quiet: bool = False,
 ) -> SweepResult:
     """Run a sweep to its end, and report on it.
 
@@ -86,6 +98,7 @@ def run_sweep(
         local: start a Ray of our own even if `RAY_ADDRESS` names a cluster.
         rerun: forget what an earlier run of this sweep left, and run everything again.
         resume: the name of a sweep that was begun before; it goes on with the configuration it had.
+        quiet: tell nothing on standard error while it runs.
 
     Raises:
         OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started.
@@ -94,7 +107,7 @@ def run_sweep(
         checked = _begun_before(resume, overrides)
     else:
         checked = config.check(sweep) if isinstance(sweep, Mapping) else config.load(sweep, overrides)
-    return _run(checked, local, rerun)
+    return _run(checked, local, rerun, Telling(quiet))
 
 
 def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
@@ -104,25 +117,26 @@ def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
     return config.check(config.overridden(given, overrides), f"{storage}/{name}")
 
 
-def open_store(sweep: Sweep) -> TaskStore:
+def open_store(sweep: Sweep, telling: Telling | None = None) -> TaskStore:
     """The sweep's task store, whole: the one at the folder or address that it names, or the recipe's in the cache.
 
     Raises:
         StreamsError: the store is damaged or lacks a seed, or the source is not what it must be.
         ConfigError: the store is of another stream.
     """
+    building = (telling or Telling()).building()
     if sweep.store is None:
-        path = cached(sweep.recipe, sweep.seeds, ProgressLine()).path
+        path = cached(sweep.recipe, sweep.seeds, building).path
         store = TaskStore.open(path, verify=True)
     else:
-        store = _named_store(sweep)
+        store = _named_store(sweep, building)
     StoreSource(store, sweep.seeds, sweep.schedule).shape()  # a schedule that does not fit the tasks is told here
     return store
 
 
-def _named_store(sweep: Sweep) -> TaskStore:
+def _named_store(sweep: Sweep, building: Callable[[str, int, int], None]) -> TaskStore:
     assert sweep.store is not None
-    store = TaskStore.open(localise(sweep.store, ProgressLine()), verify=True)
+    store = TaskStore.open(localise(sweep.store, building), verify=True)
     faults = []
     if store.manifest["recipe"] != sweep.recipe.identity():
         rule = f"must be a store of {json.dumps(sweep.recipe.identity())}"
@@ -138,23 +152,19 @@ def _named_store(sweep: Sweep) -> TaskStore:
     return store
 
 
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _run(sweep: Sweep, local: bool, rerun: bool) -> SweepResult:
+def _run(sweep: Sweep, local: bool, rerun: bool, telling: Telling) -> SweepResult:
     halt = Halt()
     with halt.signals():
-        return _run_watched(sweep, local, rerun, halt)
+        return _run_watched(sweep, local, rerun, halt, telling)
 
 
-def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt) -> SweepResult:
+def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Telling) -> SweepResult:
     started_ms = time.time_ns() // 1_000_000
     local = local or "RAY_ADDRESS" not in os.environ
     prepare_environment(local)
     if local:  # a cluster is asked once it is connected
         check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
-    store = open_store(sweep)
+    store = open_store(sweep, telling)
     root = sweep_folder(sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash))
 
@@ -165,26 +175,28 @@ def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt) -> SweepRes
     with journal.locked():
         if rerun:
             tracking.forget(uri, sweep.experiment, sweep.name)
-        journal.take(rerun, _tell)
+        journal.take(rerun, telling.say)
         tags = provenance.collect(store.hash)
         writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, tags, started_ms)
-        return _track(sweep, journal, store, local, writer, halt)
+        return _track(sweep, journal, store, local, writer, halt, telling)
 
 
-def _track(sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer: Writer, halt: Halt) -> SweepResult:
+def _track(
+    sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer: Writer, halt: Halt, telling: Telling
+) -> SweepResult:
     """Run what is open, with the writer at work; whatever happens, no run of ours stays RUNNING."""
     damaged: list[str] = []
     outcome = Outcome(journal.plan, journal.finished(damaged))
     for line in damaged:
-        _tell(line)
+        telling.say(line)
     if not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
         outcome.stopped = {key: at for key, at in journal.stopped().items() if key not in outcome.finished}
     try:
         writer.start()
         try:
-            _run_open_trials(sweep, journal, store, local, writer, halt, outcome)
+            _run_open_trials(sweep, journal, store, local, writer, halt, outcome, telling)
             if not halt.asked.is_set():
-                await_server(sweep.document.tracking.uri, _tell)
+                await_server(sweep.document.tracking.uri, telling.say)
         except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
             outcome.finished |= journal.finished()
         problems = _close_trials(outcome, writer) + writer.drain()
@@ -207,6 +219,7 @@ def _run_open_trials(
     writer: Writer,
     halt: Halt,
     outcome: Outcome,
+    telling: Telling,
 ) -> None:
     """Run the trials that have not ended, and write into `outcome` how they ended."""
     plan = journal.plan
@@ -214,11 +227,11 @@ def _run_open_trials(
         writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
     known = f", {len(outcome.ended)} of them ended before" if outcome.ended else ""
     if plan.size == len(outcome.ended):
-        print(f"{sweep.name}: {plan.size} trials{known}", file=sys.stderr)
+        telling.say(f"{sweep.name}: {plan.size} trials{known}")
         return
     ledger = open_ledger(sweep, journal.root)
     if ledger.exhausted:
-        print(f"{sweep.name}: {plan.size} trials{known}; budget reached, none is started", file=sys.stderr)
+        telling.say(f"{sweep.name}: {plan.size} trials{known}; budget reached, none is started")
         outcome.spent, outcome.over_budget = ledger.text(), ledger.words()
         return
     total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
@@ -229,15 +242,27 @@ def _run_open_trials(
         progress = Progress(plan, slots)
         for key in outcome.ended:
             progress.already(key, "done" if key in outcome.finished else "stopped")
-        progress.say(
+        telling.say(
             f"{sweep.name}: {plan.size} trials{known}, {slots} at a time; seeds {sweep.seeds}; "
             f"{store.manifest['name']} ({store.hash[:12]})"
         )
-        run_trials(sweep, search, journal.root, store, cluster, progress, writer, halt, outcome)
+        metric = sweep.document.objective.metric
+        with telling.following(progress, metric, partial(_tell_of_ended, progress, journal, outcome.ended, metric)):
+            run_trials(sweep, search, journal.root, store, cluster, progress, writer, halt, outcome)
     if ledger.matters:
         outcome.spent = ledger.text()
     if ledger.exhausted and plan.size > len(outcome.ended) + len(outcome.failed):
         outcome.over_budget = ledger.words()
+
+
+def _tell_of_ended(progress: Progress, journal: Journal, keys: set[str], metric: str) -> None:
+    """What trials came to that had ended before, for a screen's leaders."""
+    from orchestrator import chunks
+    from orchestrator.tracking_points import objective_values
+
+    for trial in journal.plan.trials:
+        if trial.key in keys and (chunk := chunks.newest(trial.folder(journal.root))) is not None:
+            progress.measured(trial.key, objective_values(chunk.curves, metric).tolist())
 
 
 def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
@@ -263,7 +288,7 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], hal
     try:
         written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
     except tracking.TrackingError as error:
-        return _unreported(sweep, root, [*problems, *error.faults], halt.interrupted)
+        return _unreported(sweep, root, [*problems, *error.faults], halt.interrupted, outcome)
     problems = [*(line for line in problems if not line.endswith(tracking.HEALED)), *written.problems]
     if halt.interrupted:
         code = INTERRUPTED
@@ -286,20 +311,39 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], hal
     if outcome.spent:
         lines.append(f"spent: {outcome.spent}")
     lines += [f"problem: {line}" for line in problems]
+    resume = resume_command(sweep) if halt.asked.is_set() else None
     if outcome.over_budget:
+        resume = f"{resume_command(sweep)} {outcome.over_budget}"
         left = outcome.plan.size - len(outcome.ended) - len(outcome.failed)
-        lines.append(
-            f"budget reached, {left} {'trial' if left == 1 else 'trials'} not ended: "
-            f"go on with: {resume_command(sweep)} {outcome.over_budget}"
-        )
+        lines.append(f"budget reached, {left} {'trial' if left == 1 else 'trials'} not ended: go on with: {resume}")
     if halt.asked.is_set():
         lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
+    told = _document(sweep, outcome, root, code, problems, resume, written)
     return SweepResult(
-        sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code
+        sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code, told
     )
 
 
-def _unreported(sweep: Sweep, root: Path, problems: list[str], interrupted: bool) -> SweepResult:
+def _document(
+    sweep: Sweep,
+    outcome: Outcome,
+    root: Path,
+    code: int,
+    problems: Sequence[str],
+    resume: str | None,
+    written: Report | None,
+) -> str:
+    from orchestrator.document import document
+
+    failed = [(outcome.plan.trial(key), reason) for key, reason in outcome.failed.items()]
+    metric = sweep.document.objective.metric
+    if written is None:
+        return document(sweep.name, code, metric, (), failed, None, root, None, problems, resume)
+    report = root / "report"
+    return document(sweep.name, code, metric, written.rows, failed, written.run_id, root, report, problems, resume)
+
+
+def _unreported(sweep: Sweep, root: Path, problems: list[str], interrupted: bool, outcome: Outcome) -> SweepResult:
     """What a sweep came to whose results are on disk while MLflow is away."""
     told = list(dict.fromkeys(problems))
     lines = [f"problem: {line}" for line in told]
@@ -309,7 +353,8 @@ def _unreported(sweep: Sweep, root: Path, problems: list[str], interrupted: bool
     )
     code = INTERRUPTED if interrupted else SOME_FAILED
     empty = pd.DataFrame()
-    return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code)
+    document = _document(sweep, outcome, root, code, told, resume_command(sweep), None)
+    return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code, document)
 
 
 def resume_command(sweep: Sweep) -> str:
@@ -341,6 +386,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cluster", type=Path, metavar="FILE", help="run it on the cluster of this file for `ray up`")
     parser.add_argument("--detach", action="store_true", help="with --cluster: come back once it runs there")
     parser.add_argument("--attach", metavar="NAME", help="with --cluster: follow a sweep that runs there")
+    parser.add_argument("--quiet", action="store_true", help="errors and the final line alone")
+    parser.add_argument("--json", action="store_true", help="the result as one JSON document on standard output")
     arguments = parser.parse_args(argv)
     files = [word for word in arguments.words if "=" not in word]
     if arguments.resume is not None and (files or arguments.plan or arguments.rerun):
@@ -349,6 +396,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--detach and --attach go with --cluster FILE")
     if arguments.cluster is not None and (arguments.local or arguments.plan or arguments.resume):
         parser.error("--cluster goes with FILE, key=value, --rerun, --detach or --attach; it resumes what was begun")
+    if (arguments.quiet or arguments.json) and (arguments.cluster is not None or arguments.plan):
+        parser.error("--quiet and --json go with a sweep that runs here: no --cluster or --plan beside them")
     if arguments.attach and (arguments.words or arguments.detach or arguments.rerun):
         parser.error("--attach takes no other words")
     if len(files) > 1:
@@ -372,15 +421,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.plan:
             print(plan_text(config.load(arguments.file, arguments.overrides)))
             return ALL_WELL
-        result = run_sweep(arguments.file, arguments.overrides, arguments.local, arguments.rerun, arguments.resume)
+        with redirect_stdout(sys.stderr):  # standard output is for the result
+            result = run_sweep(
+                arguments.file,
+                arguments.overrides,
+                arguments.local,
+                arguments.rerun,
+                arguments.resume,
+                arguments.quiet,
+            )
     except (OrchestratorError, StreamsError) as error:
         print(error, file=sys.stderr)
-        return getattr(error, "exit_code", BAD_INPUT)
+        return _refused(getattr(error, "exit_code", BAD_INPUT), str(error).splitlines(), arguments.json)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from here", file=sys.stderr)
-        return INTERRUPTED
-    print(result.text)
+        return _refused(INTERRUPTED, ["interrupted"], arguments.json)
+    if arguments.quiet or arguments.json:
+        for line in result.problems:
+            print(f"problem: {line}", file=sys.stderr)
+    print(result.json if arguments.json else result.line if arguments.quiet else result.text)
     return result.exit_code
+
+
+def _refused(code: int, faults: list[str], as_json: bool) -> int:
+    """The end of a command that came to nothing; its faults have been told."""
+    if as_json:
+        from orchestrator.document import document
+
+        print(document(None, code, problems=faults))
+    return code
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
         key, curves = _key(trial), result.pop("slice")
+        by_seed, usage = result.pop("by_seed"), result.pop("usage")
         for line in result.pop("remarks"):
             self._progress.say(line)
         self._objective[key] = result.get(self._metric, math.nan)
@@ -61,6 +62,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))
         if self._search.ledger.note(key, result["seconds"]):
             self._progress.say(f"budget reached: {self._search.ledger.text()}; no further trial is started")
+        self._progress.measured(key, by_seed.get(self._metric, ()), usage["memory"], usage["gpu_memory"])
         error = result.get("cumulative_error", result.get("online_error"))
         self._progress.advanced(key, result["batches"], result["total_batches"], learned, seconds, error)
         if result["finished"]:

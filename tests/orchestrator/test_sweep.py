@@ -3,6 +3,7 @@
 Each sweep runs as its user would start it, in a folder of its own, by the command line.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -108,6 +109,50 @@ def test_the_same_command_again_runs_nothing_and_says_the_same(
     assert again.stdout == first.stdout
     assert {path: path.stat().st_mtime_ns for path in folder.glob("results/tiny/*/chunk-*")} == before
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
+
+
+def test_the_result_as_one_json_document(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, first = finished
+    done = run(folder, "sweep.yaml", "--json", "--quiet")
+    assert done.returncode == 0 and done.stderr == ""
+    told = json.loads(done.stdout)
+    assert (told["format"], told["sweep"], told["exit_code"], told["objective"]) == (1, "tiny", 0, "cumulative_error")
+    assert (told["failures"], told["diverged"], told["problems"], told["resume"]) == ([], [], [], None)
+    assert Path(told["report"], "report.html").exists() and Path(told["folder"], "sweep.json").exists()
+    client = MlflowClient(uri(folder))
+    assert client.get_run(told["parent_run_id"]).data.tags["foml.kind"] == "sweep"
+    assert {one["label"] for one in told["configurations"]} == {"foml K=1", "foml K=2", "online", "tfs"}
+    finals = {}
+    for key, curves in curves_of(folder, "tiny").items():
+        finals[key.split("-")[0]] = metrics.cumulative(metrics.held_out(curves))[:, -1]
+    for one in told["configurations"]:
+        values = finals[one["configuration"]]
+        assert one["mean"] == pytest.approx(values.mean(), abs=1e-12)
+        assert one["values"] == {"0": pytest.approx(values[0]), "1": pytest.approx(values[1])}
+        assert (one["n"], one["seeds"], one["complete"], one["usable"]) == (2, [0, 1], True, True)
+        assert one["low"] < one["mean"] < one["high"] or values[0] == values[1]
+        assert client.get_run(one["run_id"]).data.tags["foml.configuration"] == one["configuration"]
+    assert told["winner"] == min(told["configurations"], key=lambda one: one["mean"])
+    assert f"best: {told['winner']['label']}" in first.stdout
+
+
+def test_quiet_says_the_final_line_alone(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, first = finished
+    done = run(folder, "sweep.yaml", "--quiet")
+    best = next(line for line in first.stdout.splitlines() if line.startswith("best: "))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"tiny: {best}; exit code 0; report: results/tiny/report\n"
+
+
+def test_a_refused_command_has_a_document_too(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, TINY.replace("chunk: 4", "chunk: 0"))
+    done = run(folder, "sweep.yaml", "--json", timeout=60)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["exit_code"], told["sweep"], told["winner"]) == (2, 2, None, None)
+    assert told["problems"] == done.stderr.strip().splitlines()
+    assert told["problems"][0].startswith("sweep.yaml: chunk: must be")
+    both = run(folder, "sweep.yaml", "--json", "--plan", timeout=60)
+    assert both.returncode == 2 and "no --cluster or --plan" in both.stderr
 
 
 def test_another_sweep_of_that_name_is_refused(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
