@@ -13,9 +13,10 @@ import numpy as np
 import ray
 from ray import tune
 
-from orchestrator import chunks, metrics, protocol, usage
+from orchestrator import chunks, machine, metrics, protocol, provenance, usage
 from orchestrator.source import Shape, Source, Stack
 from orchestrator.stream_actors import own_stream_actor
+from orchestrator.trial_log import TrialLog, note_machine
 from streams.schedule import Schedule
 from streams.store import TaskStore
 from streams.stream import Datapoints
@@ -87,18 +88,31 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     """
 
     def setup(self, config: dict[str, Any]) -> None:
+        config = config["trial"]
+        self._folder = Path(config["folder"])
+        self._attempt = chunks.claim(self._folder)
+        self._log = TrialLog(self._folder, f"attempt {self._attempt}")
+        with self._log.recording():
+            self._begin(config)
+
+    def _begin(self, config: dict[str, Any]) -> None:
         import torch
 
-        config = config["trial"]
         gpu = self._gpu = torch.cuda.is_available() and config["gpus"] > 0
         torch.set_num_threads(config["threads"])
         self._chunk: int = config["chunk"]
-        self._folder = Path(config["folder"])
-        self._attempt = chunks.claim(self._folder)
         actor = own_stream_actor(config["store"])
         store = TaskStore.open(ray.get(actor.path.remote()))
         source: Source = ActorSource(actor, config["seeds"], config["schedule"])
         device = torch.device("cuda" if gpu else "cpu")
+        machine.begin_peaks(device)
+        facts = machine.facts(device)
+        note_machine(self._folder / f"attempt-{self._attempt:04d}", facts)
+        self._log.say(
+            f"starts on {facts['foml.hostname']}, process {os.getpid()}, {facts['foml.device']}, "
+            f"{facts['foml.threads']} thread(s); {config['learner']} {config['options']}, seeds {config['seeds']}; "
+            f"{provenance.code()}"
+        )
         self._learner: str = config["learner"]
         self._network: str = config["network"]
         self._image_shape = store.shape
@@ -116,8 +130,15 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         done = chunks.newest(self._folder, device, self._remarks)
         if done is not None:
             self._protocol.load_state_dict(done.state, done.curves)
+            for remark in self._remarks:
+                self._log.say(remark)
+            self._log.say(f"goes on from batch {done.batches}, {done.path.name}")
 
     def step(self) -> dict[str, Any]:
+        with self._log.recording():
+            return self._step()
+
+    def _step(self) -> dict[str, Any]:
         from learners import checkpoint
 
         run = self._protocol
@@ -131,6 +152,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
         remarks, self._remarks = self._remarks, []
         by_seed = _objectives(run.curves)
+        self._tell(slice_, by_seed)
         return {
             "done": run.finished,
             "finished": run.finished,
@@ -144,6 +166,19 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             "usage": {"memory": usage.resident_bytes(), "gpu_memory": usage.gpu_bytes(self._gpu)},
             **{metric: float(values.mean()) for metric, values in by_seed.items()},
         }
+
+    def _tell(self, slice_: metrics.Curves, by_seed: dict[str, np.ndarray]) -> None:
+        """A line in the trial's log for every seed that is lost, and for how far the trial is."""
+        run, first = self._protocol, slice_.first_batch
+        for seed, at in zip(run.curves.seeds, run.curves.diverged, strict=True):
+            if at >= first:
+                self._log.say(f"seed {seed} diverged at batch {at}: a loss or a diagnostic is not finite")
+        errors = ", ".join(f"{metric} {values.mean():.4f}" for metric, values in by_seed.items())
+        where = f"batch {run.batches} of {run.total_batches}, {errors}"
+        if run.finished:
+            self._log.say(f"finished: {where}, {run.curves.chunks['seconds'].sum():.1f} s")
+        else:
+            self._log.now_and_then(where)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take over another trial in this process, which spares it a start and its imports."""

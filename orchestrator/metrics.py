@@ -23,8 +23,9 @@ class Curves:
     ``seed`` (index into seeds), ``task`` (how many tasks this seed had been evaluated on before), ``batch`` (index of
     the last batch learned before), ``error`` and ``loss`` on the validation set, ``test_error``. ``chunks``: one row a
     chunk: ``batches`` (index of the batch after it), ``time_ms`` (since the epoch), ``seconds``,
-    ``gradient_evaluations`` (per seed, summed over its points). ``diverged``: per seed the batch at which a loss or a
-    diagnostic was first not finite, −1 if none was; from there on all its values are NaN.
+    ``gradient_evaluations`` (per seed, summed over its points), ``peak_memory`` and ``peak_gpu_memory`` (bytes, the
+    most that the process has held since the trial began there; NaN without a GPU). ``diverged``: per seed the batch at
+    which a loss or a diagnostic was first not finite, −1 if none was; from there on all its values are NaN.
     """
 
     seeds: list[int]

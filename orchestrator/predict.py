@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.run_tree import PARENT, search
+from orchestrator.one_run import find
+from orchestrator.run_tree import PARENT
 from orchestrator.tracking_database import DEFAULT_URI, first_line, open_existing
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _RUN_ID = re.compile(r"[0-9a-fA-F]{32}")
 _CHECKPOINTS = "checkpoint"
-_LISTED = 5
 _OF_PAIRS = ("different", "same")
 
 
@@ -119,10 +119,8 @@ def load(run: str, tracking_uri: str = DEFAULT_URI) -> Predictor:
     if not _RUN_ID.fullmatch(run) and Path(run).suffix == ".pt":
         return _predictor([_checkpoint(Path(run), run)])
     client = open_existing(tracking_uri)
-    found = _found(client, run, tracking_uri)
+    found = find(client, run, tracking_uri)
     tags = found.data.tags
-    if tags.get("foml.kind") == "sweep":
-        raise OrchestratorError(_is_a_sweep(client, found))
     seed = int(tags["foml.seed"]) if "foml.seed" in tags else None
     configuration = tags[PARENT] if seed is not None else run
     saved = _kept_with(client, configuration, run)
@@ -130,31 +128,6 @@ def load(run: str, tracking_uri: str = DEFAULT_URI) -> Predictor:
         rule, remedy = "has no checkpoint", "it has one once all its seeds are at the end of their streams"
         raise OrchestratorError(fault("run", "", rule, f"{run}, {found.info.status}", remedy))
     return _predictor(saved, seed)
-
-
-def _found(client: Any, run: str, uri: str) -> Any:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        found = client.get_run(run)
-    except MlflowException as error:
-        rule = f"{uri} has none of this id"
-        raise OrchestratorError(fault("run", "", rule, run, "the table of runs in MLflow's UI shows ids")) from error
-    if "foml.kind" not in found.data.tags:
-        raise OrchestratorError(fault("run", "", "must be a run of a sweep", run))
-    return found
-
-
-def _is_a_sweep(client: Any, found: Any) -> str:
-    """The line about a sweep's run, with the runs that could have been meant."""
-    runs = [
-        f"{run.info.run_id} ({run.data.tags['foml.label']})"
-        for run in search(client, [found.info.experiment_id], "tags.`foml.kind` = 'configuration'")
-        if run.data.tags.get(PARENT) == found.info.run_id
-    ]
-    more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
-    remedy = f"there are: {', '.join(runs[:_LISTED])}{more}" if runs else ""
-    return fault("run", "", "must be a configuration's or a seed's, not a sweep's", found.info.run_id, remedy)
 
 
 def _kept_with(client: Any, configuration: str, run: str) -> list[Saved]:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 import learners
 from learners import networks
+from orchestrator import machine
 from orchestrator.errors import OrchestratorError
 from orchestrator.metrics import Curves
 from orchestrator.source import Source, Stack, StoreSource
@@ -131,6 +132,8 @@ class OnlineProtocol:
             "time_ms": np.array([time.time_ns() // 1_000_000]),
             "seconds": np.array([time.perf_counter() - started]),
             "gradient_evaluations": np.array([self._setting.network.gradient_evaluations - evaluated_before]),
+            "peak_memory": np.array([machine.peak_memory()]),
+            "peak_gpu_memory": np.array([machine.peak_gpu_memory(self._images.device)]),
         }
         self.curves.extend(slice_)
         return slice_

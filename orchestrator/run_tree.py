@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from orchestrator.plan import Configuration, Plan, Trial
+from orchestrator.plan import RESULTS_VERSION, Configuration, Plan, Trial, short_hash
 from orchestrator.run_names import listed, parameters, sweep_key
 from orchestrator.tracking_database import connect, experiment_id
 from orchestrator.tracking_points import Point
@@ -22,6 +22,9 @@ METRICS_PER_CALL = 1_000
 ENTRIES_PER_CALL = 100
 TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
 PARENT = "mlflow.parentRunId"
+CONFIGURATION_FILE = "configuration.json"
+OF_THE_SWEEP = ("foml.hostname", "foml.platform")
+"""Tags of provenance that the runs below the sweep's have from their own machines."""
 STOPPED_AT = "foml.stopped_at"
 """On a seed's run: the batches after which the scheduler ended it; empty if it was taken up again."""
 
@@ -43,6 +46,7 @@ class RunTree:
         self._client, self._experiment, self._plan = client, experiment, plan
         self.parent_id = self._parent(provenance, started_ms)
         self._configurations: dict[str, str] = {}
+        self._provenance = {key: value for key, value in provenance.items() if key not in OF_THE_SWEEP}
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
         key = sweep_key(self._plan.name)
@@ -56,7 +60,8 @@ class RunTree:
         run_id = str(run.info.run_id)
         self.set_status(run_id, "RUNNING")
         objective = self._plan.resolved["objective"]
-        self.tag(run_id, {**provenance, "foml.objective": objective["metric"], "foml.mode": objective["mode"]})
+        tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"]}
+        self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": short_hash(self._plan.resolved)})
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
         return run_id
 
@@ -107,8 +112,9 @@ class RunTree:
             tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id, "foml.seeds": seeds}
             run = self._client.create_run(self._experiment, run_name=configuration.label, tags=tags)
         run_id = str(run.info.run_id)
-        self.tag(run_id, {"foml.seeds": seeds})
+        self.tag(run_id, {"foml.seeds": seeds, **self._provenance})
         self.set_params(run_id, parameters(configuration))
+        self._client.log_dict(run_id, self._described(configuration), CONFIGURATION_FILE)
         planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}
         for seed_key, seed_run in there.items():
             if seed_key not in planned:
@@ -117,6 +123,18 @@ class RunTree:
                 self.tag(seed_run.info.run_id, {PARENT: run_id})
         self._configurations[configuration.hash] = run_id
         return run_id
+
+    def _described(self, configuration: Configuration) -> dict[str, Any]:
+        """All that a configuration's run came from, but the machine; `rerun` needs nothing else."""
+        how = ("objective", "chunk", "resources", "retries")
+        return {
+            "configuration": asdict(configuration),
+            "hash": configuration.hash,
+            "results_version": RESULTS_VERSION,
+            "stacks": [list(trial.seeds) for trial in self._trials(configuration)],
+            "run": {key: self._plan.resolved[key] for key in how if key in self._plan.resolved},
+            "provenance": self._provenance,
+        }
 
     def seeds(self, trial: Trial, started_ms: int) -> list[SeedRun]:
         """The runs of a trial's seeds, RUNNING, each with what it has already."""
@@ -128,6 +146,7 @@ class RunTree:
             run = there.get(key)
             if run is None:
                 tags = self._tags("seed", key, trial.configuration) | {PARENT: parent, "foml.seed": str(seed)}
+                tags |= _cut(self._provenance)
                 run = self._client.create_run(
                     self._experiment, start_time=started_ms, run_name=f"seed {seed}", tags=tags
                 )
@@ -135,6 +154,8 @@ class RunTree:
             self.set_params(seed_run.run_id, {**parameters(trial.configuration), "seed": str(seed)})
             if run.info.status != "RUNNING":
                 self.set_status(seed_run.run_id, "RUNNING")
+            if key in there:
+                self.tag(seed_run.run_id, self._provenance)
             if run.data.tags.get(STOPPED_AT):
                 self.tag(seed_run.run_id, {STOPPED_AT: ""})
             out.append(seed_run)
@@ -177,6 +198,11 @@ class RunTree:
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
         """Keep a file with a run."""
         self._client.log_artifact(run_id, str(file), folder)
+
+    def texts(self, run_id: str, files: Mapping[str, str]) -> None:
+        """Keep texts with a run, path → text."""
+        for path, text in files.items():
+            self._client.log_text(run_id, text, path)
 
     def _tags(self, kind: str, key: str, configuration: Configuration) -> dict[str, str]:
         from learners import registry  # torch comes with it: not before it is needed

@@ -40,6 +40,7 @@ def ship(out: Path, tree: Path = TREE) -> Path:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(tree / name, copy / name)
         (copy / "orchestrator" / provenance.COMMIT_FILE).write_text(" ".join(provenance.git_state()), encoding="utf-8")
+        (copy / "orchestrator" / provenance.CHANGES_FILE).write_text(provenance.git_changes(), encoding="utf-8")
         built = Path(scratch) / "wheel"
         words = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir", str(built), str(copy)]
         done = subprocess.run(words, capture_output=True, text=True)

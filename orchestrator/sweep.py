@@ -176,8 +176,8 @@ def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Te
         if rerun:
             tracking.forget(uri, sweep.experiment, sweep.name)
         journal.take(rerun, telling.say)
-        tags = provenance.collect(store.hash)
-        writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, tags, started_ms)
+        known = provenance.collect(store.hash, store.path, json.dumps(store.manifest, indent=2))
+        writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, known, started_ms)
         return _track(sweep, journal, store, local, writer, halt, telling)
 
 

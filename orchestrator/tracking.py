@@ -11,13 +11,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 from orchestrator.errors import fault
 from orchestrator.metrics import Curves
 from orchestrator.plan import Plan
+from orchestrator.provenance import Provenance
 from orchestrator.run_tree import forget
 from orchestrator.tracking_database import TrackingError, check_reachable, first_line, prepare
 from orchestrator.tracking_projection import Projection
@@ -40,14 +41,21 @@ class Writer:
         experiment: name of the experiment.
         plan: the sweep.
         root: the folder of the trials' folders.
-        provenance: tags of the sweep's run.
+        provenance: where the sweep's results come from; tags alone will do.
         started_ms: when the sweep was started, in ms since the epoch.
     """
 
     def __init__(
-        self, uri: str, experiment: str, plan: Plan, root: Path, provenance: dict[str, str], started_ms: int
+        self,
+        uri: str,
+        experiment: str,
+        plan: Plan,
+        root: Path,
+        provenance: Provenance | Mapping[str, str],
+        started_ms: int,
     ) -> None:
         self._uri = uri
+        provenance = provenance if isinstance(provenance, Provenance) else Provenance(provenance)
         self._projection = Projection(uri, experiment, plan, root, provenance, started_ms)
         self._arriving: dict[str, list[Curves]] = {}  # slices that the thread has not come to yet, by trial
         self._lock = threading.Lock()

@@ -8,7 +8,7 @@ task's, and a number that a run has only one of has step 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,14 @@ from orchestrator.metrics import Curves
 BY_TASK = ("validation_error", "cumulative_error")
 ADAPTATION = "adaptation"
 """Its step is how many of the task's points had been learned before."""
+
+_COSTS: dict[str, Callable[[np.ndarray], float]] = {
+    "gradient_evaluations_per_datapoint": np.mean,
+    "seconds": np.sum,
+    "peak_memory_mb": np.max,
+    "peak_gpu_memory_mb": np.max,
+}
+"""How a configuration's number comes from those of its stacks."""
 
 
 class Point(NamedTuple):
@@ -51,13 +59,20 @@ def seed_points(curves: Curves, seed: int, since: int = 0) -> list[Point]:
 
 
 def final_points(curves: Curves, datapoints: int) -> list[Point]:
-    """Cost, once the stream of `datapoints` is over; the same for each seed of a stack, which share their time."""
+    """Cost, once the stream of `datapoints` is over; the same for each seed of a stack, which share time and memory."""
     end = _end(curves)
     cost = float(curves.chunks["gradient_evaluations"].sum()) / max(1, datapoints)
     return _finite(
         Point("gradient_evaluations_per_datapoint", 0, cost, end),
         Point("seconds", 0, float(curves.chunks["seconds"].sum()), end),
+        *(Point(f"{name}_mb", 0, value, end) for name, value in peaks(curves).items()),
     )
+
+
+def peaks(curves: Curves) -> dict[str, float]:
+    """`peak_memory`, `peak_gpu_memory` of a stack in MB (10⁶ bytes); what was not measured is left out."""
+    columns = {name: curves.chunks[name] for name in ("peak_memory", "peak_gpu_memory") if name in curves.chunks}
+    return {name: float(np.nanmax(column)) / 1e6 for name, column in columns.items() if np.isfinite(column).any()}
 
 
 def adaptation_points(curves: Curves, seed: int, batch_size: int) -> list[Point]:
@@ -127,8 +142,10 @@ def configuration_points(
     out += _interval_points(ADAPTATION, rows, np.arange(longest) * batch_size, np.full(longest, end))
     values = np.concatenate([objective_values(curves, objective) for curves in stacks])
     out += _interval_points("objective", values[:, None], np.array([0]), np.array([end]))
-    for name, total in (("gradient_evaluations_per_datapoint", np.mean), ("seconds", np.sum)):
-        out += _finite(Point(name, 0, float(total([p.value for cost in costs for p in cost if p.metric == name])), end))
+    for name, total in _COSTS.items():
+        values = np.array([point.value for cost in costs for point in cost if point.metric == name])
+        if len(values):
+            out += _finite(Point(name, 0, float(total(values)), end))
     return out
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from orchestrator import metrics, tracking_points
+from orchestrator import metrics, tracking_points, trial_log
 from orchestrator.metrics import Curves
 from orchestrator.plan import Configuration, Plan, Trial
+from orchestrator.provenance import Provenance
 from orchestrator.run_tree import STOPPED_AT, RunTree, SeedRun
 from orchestrator.tracking_database import connect, experiment_id
+from orchestrator.trial_log import machine_tags
 
 LEARNER_FILE = "learner.pt"
 CURVES_FILE = "curves.parquet"
@@ -54,7 +56,13 @@ class Projection:
     """The runs of one sweep, made to say what its trials have reported and what their chunk files hold."""
 
     def __init__(
-        self, uri: str, experiment: str, plan: Plan, root: Path, provenance: Mapping[str, str], started_ms: int
+        self,
+        uri: str,
+        experiment: str,
+        plan: Plan,
+        root: Path,
+        provenance: Provenance,
+        started_ms: int,
     ) -> None:
         self._uri, self._experiment, self._plan, self._root = uri, experiment, plan, root
         self._provenance, self._started_ms = provenance, started_ms
@@ -77,7 +85,9 @@ class Projection:
         if self._tree is None:
             client = connect(self._uri)
             experiment = experiment_id(client, self._uri, self._experiment)
-            self._tree = RunTree(client, experiment, self._plan, self._provenance, self._started_ms)
+            tree = RunTree(client, experiment, self._plan, self._provenance.tags, self._started_ms)
+            tree.texts(tree.parent_id, self._provenance.files)
+            self._tree = tree
         return self._tree
 
     def note_results(self, key: str, batches: int) -> None:
@@ -194,11 +204,12 @@ class Projection:
         if stack.status == "FINISHED":
             for run, points in zip(runs, self._measured(stack)[1], strict=True):
                 tree.send(run.run_id, points, run.has)
+        tags = machine_tags(self._folder(stack))
+        tags |= {f"foml.{name}_mb": f"{value:.0f}" for name, value in tracking_points.peaks(curves).items()}
+        tags |= {"foml.error": stack.message} if stack.message else {}
+        tags |= {STOPPED_AT: str(stack.stopped_at)} if stack.stopped_at is not None else {}
         for run in runs:
-            if stack.message:
-                tree.tag(run.run_id, {"foml.error": stack.message})
-            if stack.stopped_at is not None:
-                tree.tag(run.run_id, {STOPPED_AT: str(stack.stopped_at)})
+            tree.tag(run.run_id, tags)
             tree.set_status(run.run_id, stack.status, int(curves.chunks["time_ms"].max()) if curves.chunks else None)
 
     def _started(self, stack: Stack) -> bool:
@@ -222,11 +233,26 @@ class Projection:
         if configuration.hash in self._complete or not all(stack.settled for stack in stacks):
             return
         statuses = {stack.status for stack in stacks}
+        if "FAILED" in statuses or any(self._started(stack) for stack in stacks):
+            self._keep_logs(configuration, stacks)
         if statuses == {"FINISHED"}:
             self._summarise(configuration, stacks)
         elif "FAILED" in statuses or any(self._started(stack) for stack in stacks):
             tree = self.open()
             tree.set_status(tree.configuration(configuration), "FAILED" if "FAILED" in statuses else "KILLED")
+
+    def _keep_logs(self, configuration: Configuration, stacks: Sequence[Stack]) -> None:
+        """With a configuration's run: the log of each of its trials, and the machines that they ran on."""
+        tree = self.open()
+        run_id = tree.configuration(configuration)
+        machines: dict[str, dict[str, None]] = {}
+        for index, stack in enumerate(stacks):
+            for key, value in machine_tags(self._folder(stack)).items():
+                machines.setdefault(key, {})[value] = None
+            log = self._folder(stack) / trial_log.FILE
+            if log.is_file():
+                tree.artifact(run_id, log, "log" if index == 0 else f"log/{stack.trial.key}")
+        tree.tag(run_id, {key: ", ".join(different) for key, different in machines.items()})
 
     def _summarise(self, configuration: Configuration, stacks: Sequence[Stack]) -> None:
         tree = self.open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
@@ -15,6 +16,7 @@ from orchestrator.halt import Halt
 from orchestrator.plan import Trial
 from orchestrator.progress import Progress
 from orchestrator.search import Search
+from orchestrator.trial_log import TrialLog
 
 if TYPE_CHECKING:
     from orchestrator.launch import Outcome
@@ -76,21 +78,27 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._search.ended(self._outcome.plan.trial(key), self._objective[key])
             self._progress.ended(key, "done")
         elif key in self._outcome.stopped:
+            self._log(trial, f"stopped by the scheduler at batch {self._outcome.stopped[key]}")
             self._writer.stopped(key, self._outcome.stopped[key])
             self._progress.ended(key, "stopped")
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
+        self._log(trial, f"attempt over, another goes on from its last chunk: {_reason(trial)}")
         self._progress.again(_key(trial), _reason(trial))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
         key, failed = _key(trial), self._outcome.failed
         failed[key] = _reason(trial)
+        self._log(trial, f"failed for good: {failed[key]}")
         self._search.ended(self._outcome.plan.trial(key), math.nan)
         self._progress.ended(key, "failed")
         if self._max_failures is not None and len(failed) > self._max_failures:
             self._halt.ask(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
+
+    def _log(self, trial: TuneTrial, line: str) -> None:
+        TrialLog(Path(trial.config["trial"]["folder"]), "driver").say(line)
 
 
 class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]

@@ -6,17 +6,23 @@ Each sweep runs as its user would start it, in a folder of its own, by the comma
 import json
 import os
 import re
+import shutil
+import socket
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from learners import checkpoint
-from orchestrator import metrics, protocol
+from orchestrator import machine, metrics, protocol, provenance, rerun
+from orchestrator.plan import Configuration
 from orchestrator.results import load_curves
 from streams import recipes
 from streams.build import cached
@@ -269,3 +275,103 @@ def test_plan_starts_nothing(tmp_path: Path) -> None:
     assert re.fullmatch(r"cost: about \S+ CPU-hours \(on this machine's CPU; learning alone\)", rows[7])
     assert not (folder / "results").exists()
     assert not (folder / "mlflow.db").exists()
+
+
+def runs_of(folder: Path, kind: str) -> list[Run]:
+    client = MlflowClient(uri(folder))
+    experiment = client.search_experiments(filter_string="name = 'tiny'")[0].experiment_id
+    return list(client.search_runs([experiment], f"tags.`foml.kind` = '{kind}'", order_by=["tags.`foml.run_key`"]))
+
+
+def artifact(folder: Path, run_id: str, path: str, into: Path) -> str:
+    return Path(MlflowClient(uri(folder)).download_artifacts(run_id, path, str(into))).read_text(encoding="utf-8")
+
+
+def test_every_run_says_where_it_comes_from(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    folder, _ = finished
+    (parent,) = runs_of(folder, "sweep")
+    configurations, seeds = runs_of(folder, "configuration"), runs_of(folder, "seed")
+    assert (len(configurations), len(seeds)) == (4, 8)
+    commit, dirty = provenance.git_state()
+    for run_ in [parent, *configurations, *seeds]:
+        tags = run_.data.tags
+        assert (tags["foml.git_commit"], tags["foml.git_dirty"]) == (commit, dirty)
+        assert tags["foml.versions"] == provenance.versions()
+        assert tags["foml.hostname"] == socket.gethostname()
+        assert tags["foml.command"] == "sweep.py --local sweep.yaml"
+        assert len(tags["foml.store"]) == 64
+        assert ("foml.git_diff" in tags) == (dirty == "true")
+    for run_ in [*configurations, *seeds]:
+        assert run_.data.tags["foml.device"] == machine.device_name(torch.device("cpu"))
+        assert run_.data.tags["foml.threads"] == "1"
+        assert 100 < run_.data.metrics["peak_memory_mb"] < 4_000
+        assert "peak_gpu_memory_mb" not in run_.data.metrics
+    manifest = json.loads(artifact(folder, parent.info.run_id, "provenance/store_manifest.json", tmp_path))
+    assert manifest["recipe"]["name"] == "rainbow_digits"
+    assert f"torch=={torch.__version__.split('+')[0]}" in artifact(
+        folder, parent.info.run_id, "provenance/packages.txt", tmp_path
+    )
+    for run_ in configurations:
+        described = json.loads(artifact(folder, run_.info.run_id, "configuration.json", tmp_path))
+        assert described["hash"] == run_.data.tags["foml.configuration"]
+        assert Configuration(**described["configuration"]).hash == described["hash"]
+        assert described["stacks"] == [[0, 1]]
+
+
+def test_the_log_of_each_trial_is_kept(finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    folder, _ = finished
+    for run_ in runs_of(folder, "configuration"):
+        log = artifact(folder, run_.info.run_id, "log/trial.log", tmp_path).splitlines()
+        assert "attempt 1: starts on" in log[0]
+        assert "seeds [0, 1]" in log[0]
+        assert "finished: batch 15 of 15" in log[-1]
+
+
+def test_a_run_again_gives_the_same_curves(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = finished
+    for kind in ("configuration", "seed"):
+        for run_ in runs_of(folder, kind)[:2]:
+            assert rerun.main([run_.info.run_id, "--tracking-uri", uri(folder)]) == 0
+            told = capsys.readouterr().out.splitlines()
+            assert len(told) == (2 if kind == "configuration" else 1)
+            assert all(line.endswith("points, the same, bit for bit") for line in told)
+
+
+def test_another_value_is_found_by_a_rerun(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = finished
+    run_id = runs_of(folder, "seed")[0].info.run_id
+    shutil.copy(folder / "mlflow.db", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        where = f"run_uuid = '{run_id}' and key = 'online_loss'"
+        database.execute(f"update metrics set value = value + 0.25 where {where} and step = 7")
+        database.execute(f"update metrics set value = value + 0.125 where {where} and step = 5")
+    assert rerun.main([run_id, "--tracking-uri", uri(tmp_path)]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("seed ") and told[0].endswith("different")
+    assert told[1:] == ["  online_loss: differs at 2 of 15 steps, by at most 0.25 at step 7; first at step 5"]
+
+
+def test_what_cannot_be_run_again_is_told_in_a_line(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = finished
+    (parent,) = runs_of(folder, "sweep")
+    run_id = runs_of(folder, "seed")[0].info.run_id
+    shutil.copy(folder / "mlflow.db", tmp_path)
+    other = cached(recipes()["rainbow_digits"](tasks=2, train=50, validation=12, test=12), [0]).path  # type: ignore[call-arg]
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
+        database.execute(f"update tags set value = '{other}' where key = 'foml.store_path' and run_uuid = '{run_id}'")
+    for run_, where, words in (
+        ("0" * 32, folder, "has none of this id"),
+        (parent.info.run_id, folder, "must be a configuration's or a seed's, not a sweep's"),
+        (run_id, tmp_path, "bring the store back to this place"),
+    ):
+        assert rerun.main([run_, "--tracking-uri", uri(where)]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert words in line
