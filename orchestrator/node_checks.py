@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator import nodes
 from orchestrator.config import Sweep
@@ -45,10 +46,9 @@ def gpus_agree(by_torch: tuple[int, str], by_ray: float, where: str) -> Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """A node's answer. `versions`: of what must be the same everywhere; `clock`: its time in s since the epoch."""
+    """A node's answer. `versions`: of what must be the same everywhere."""
 
     versions: dict[str, str]
-    clock: float
     torch_gpus: tuple[int, str]
     sees_storage: bool
 
@@ -64,10 +64,14 @@ def report(marker: str) -> Report:
     own = f"{commit[:12]}{' with changes' if dirty == 'true' else ''}"
     return Report(
         {"python": platform.python_version(), **found, "this project": own},
-        time.time(),
         torch_gpus(),
         Path(marker).exists(),
     )
+
+
+def clock() -> float:
+    """Time in s since the epoch, of the node that is asked."""
+    return time.time()
 
 
 def check_nodes(sweep: Sweep, local: bool) -> Iterator[Finding]:
@@ -99,15 +103,17 @@ def _ask(found: list[Node], marker: Path) -> Iterator[Finding]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+    def there(node: Node, task: Any) -> Any:
+        strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        return ray.remote(task).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
+
+    asked_of = [(node, there(node, report).remote(str(marker))) for node in found]  # all at once: torch takes its time
     here = report(str(marker)).versions
-    for node in found:
-        task = ray.remote(report).options(
-            num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
-        )
+    for node, reference in asked_of:
         try:
-            ray.get(task.remote(str(marker)), timeout=_ANSWER_S)  # the first one pays for imports
+            its: Report = ray.get(reference, timeout=_ANSWER_S)
             asked = time.time()
-            its: Report = ray.get(task.remote(str(marker)), timeout=_ANSWER_S)
+            time_there: float = ray.get(there(node, clock).remote(), timeout=_ANSWER_S)
             answered = time.time()
         except Exception as error:
             reason = str(error).strip().splitlines()[-1][:200]
@@ -118,7 +124,7 @@ def _ask(found: list[Node], marker: Path) -> Iterator[Finding]:
             for name, value in here.items()
             if its.versions.get(name) != value
         ]
-        offset = max(asked - its.clock, its.clock - answered, 0)
+        offset = max(asked - time_there, time_there - answered, 0)
         if offset > CLOCKS_S:
             faults.append(f"its clock is {offset:.0f} s off; let it run an NTP client")
         if not its.sees_storage:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def why_not() -> str:
 
 
 class Hosts:
-    """`names` are h0 (the head), h1, …; `address[name]` their addresses. `close` ends all that ran on them."""
+    """`names` are h0 (the head), h1, …; `address[name]` their addresses. `make` switches them on, `close` ends all."""
 
     def __init__(self, folder: Path, count: int = 3) -> None:
         self.folder = folder
@@ -53,6 +54,13 @@ class Hosts:
         self.shared = folder / "shared"
         self.key = folder / "key"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def make(self) -> None:
+        """Bring them into being.
+
+        Raises:
+            AssertionError: the machine does not let us, or they do not answer.
+        """
         self.shared.mkdir(parents=True)
         Path("/run/sshd").mkdir(exist_ok=True)
         Path("/srv/foml").mkdir(parents=True, exist_ok=True)
@@ -62,6 +70,8 @@ class Hosts:
         run("ip", "link", "set", self._bridge, "up")
         for name in self.names:
             self._make(name)
+        for name in self.names:
+            self.await_ssh(name)
 
     def _space(self, name: str) -> str:
         return f"{self._bridge}-{name}"
@@ -148,6 +158,13 @@ class Hosts:
         # However this process ends, its hosts end with it.
         words = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self._space(name), *inside]
         self._processes[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def await_ssh(self, name: str, seconds: float = 30) -> None:
+        """Until the host answers."""
+        until = time.monotonic() + seconds
+        while (said := self.ssh(name, "echo here", check=False)) != "here\n":
+            assert time.monotonic() < until, f"{name} does not answer: {said.strip()}"
+            time.sleep(0.2)
 
     def stop(self, name: str) -> None:
         """Pull the host's plug: every process on it is gone at once."""

@@ -14,7 +14,7 @@ import yaml
 from orchestrator import chunks, ship
 
 from . import hosts as hosts_of
-from .conftest import ROOT
+from .conftest import ROOT, hosts_or_skip
 from .hosts import Hosts, constrain, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -61,7 +61,7 @@ def host() -> Iterator[Hosts]:
     if reason := hosts_of.why_not():
         pytest.skip(reason)
     folder = Path("/tmp") / f"foml-host-{os.getpid()}"
-    made = Hosts(folder, count=1)
+    made = hosts_or_skip(folder, 1)
     try:
         yield made
     finally:
