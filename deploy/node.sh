@@ -38,7 +38,9 @@ install_project() {
     [ -f "${wheel[0]}" ] || { say "there is no wheel beside me; run: python -m orchestrator.ship"; exit 1; }
     cmp -s "${wheel[0]}" "$venv/installed.whl" && return
     "$venv/bin/python" -m pip -q install --no-input -c "$here/constraints.txt" "${wheel[0]}[cluster]"
-    "$venv/bin/python" -m pip -q install --no-input --no-deps --force-reinstall "${wheel[0]}" # a new state of the same version
+    if [ -f "$venv/installed.whl" ]; then # a new state of the same version
+        "$venv/bin/python" -m pip -q install --no-input --no-deps --force-reinstall "${wheel[0]}"
+    fi
     cp "${wheel[0]}" "$venv/installed.whl"
 }
 

@@ -15,6 +15,7 @@ from ray import tune
 
 from orchestrator import chunks, machine, metrics, protocol, provenance, usage
 from orchestrator.source import Shape, Source, Stack
+from orchestrator.storage import TrialCopy
 from orchestrator.stream_actors import own_stream_actor
 from orchestrator.trial_log import TrialLog, note_machine
 from streams.schedule import Schedule
@@ -87,10 +88,17 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     seen can always be gone on from. Tune's own checkpoints are not used.
     """
 
+    _copy: TrialCopy | None = None
+
     def setup(self, config: dict[str, Any]) -> None:
         config = config["trial"]
-        self._folder = Path(config["folder"])
+        self.cleanup()
+        # Results at an address are worked on in a copy, and every file of it is put there.
+        self._copy = None if config["address"] is None else TrialCopy(config["address"])
+        self._folder = Path(config["folder"]) if self._copy is None else self._copy.folder
         self._attempt = chunks.claim(self._folder)
+        if self._copy is not None:
+            self._copy.claim(self._attempt)
         self._log = TrialLog(self._folder, f"attempt {self._attempt}")
         with self._log.recording():
             self._begin(config)
@@ -150,6 +158,8 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
                 checkpoint.save(path, self._learner, run.learner, self._network, self._image_shape)
         if advances:
             chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
+        if self._copy is not None:
+            self._copy.push(self._attempt)
         remarks, self._remarks = self._remarks, []
         by_seed = _objectives(run.curves)
         self._tell(slice_, by_seed)
@@ -184,6 +194,11 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         """Take over another trial in this process, which spares it a start and its imports."""
         self.setup(new_config)
         return True
+
+    def cleanup(self) -> None:
+        """Leave nothing on this machine of a trial whose folder is elsewhere."""
+        if self._copy is not None:
+            self._copy.close()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing: the chunk file is the checkpoint."""

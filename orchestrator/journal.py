@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan import Plan, Trial, canonical, short_hash
+from orchestrator.storage import Mirror
 
 if TYPE_CHECKING:
     from orchestrator import chunks
@@ -35,14 +36,16 @@ class Journal:
 
     `sweep.json` holds the sweep as it was given and with every default, and all stacks of seeds that were ever planned
     under this name. It is written anew and renamed, so it is whole or as it was; and then so is its copy,
-    `sweep-copy.json`, which is read where the first is damaged. A digest in them tells.
+    `sweep-copy.json`, which is read where the first is damaged. A digest in them tells. With a `mirror`, `root` is its
+    copy, and what is written is put at its address too.
     """
 
     root: Path
     plan: Plan
+    mirror: Mirror | None = None
 
     @classmethod
-    def look(cls, root: Path, plan: Plan) -> Journal:
+    def look(cls, root: Path, plan: Plan, mirror: Mirror | None = None) -> Journal:
         """The folder as it is, and the plan grown from what was run in it; nothing is changed.
 
         Raises:
@@ -50,7 +53,7 @@ class Journal:
         """
         earlier = _read(root)
         if earlier is None:
-            return cls(root, plan)
+            return cls(root, plan, mirror)
         faults = [
             fault(
                 str(root / FILE),
@@ -71,7 +74,7 @@ class Journal:
             study = studies.get(entry.get("drawn_by"))
             if study is not None:
                 plan.add(study.trial(entry["draws"]))
-        return cls(root, plan.grown(stacks))
+        return cls(root, plan.grown(stacks), mirror)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -116,6 +119,8 @@ class Journal:
             if rerun:
                 for trial in self.plan.trials:
                     shutil.rmtree(trial.folder(self.root), ignore_errors=True)
+                    if self.mirror is not None:
+                        self.mirror.forget(trial.key)
         self._write()
 
     def draw(self, trial: Trial) -> None:
@@ -140,13 +145,18 @@ class Journal:
         text = json.dumps({"digest": short_hash(content, 64), **content}, indent=2)
         with _writing(self.root):
             for name in (FILE, COPY):
-                write_whole(self.root / name, text)
+                self._keep(self.root / name, text)
 
     def stop(self, trial: Trial, batches: int, value: float) -> None:
         """Note that the scheduler found a trial not worth going on with after so many batches."""
         with _writing(self.root):
             trial.folder(self.root).mkdir(parents=True, exist_ok=True)
-            write_whole(trial.folder(self.root) / STOPPED, json.dumps({"batches": batches, "objective": value}))
+            self._keep(trial.folder(self.root) / STOPPED, json.dumps({"batches": batches, "objective": value}))
+
+    def _keep(self, path: Path, text: str) -> None:
+        write_whole(path, text)
+        if self.mirror is not None:
+            self.mirror.push(path)
 
     def stopped(self) -> dict[str, int]:
         """Key → batches, of the plan's trials that the scheduler has stopped."""

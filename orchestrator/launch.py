@@ -22,6 +22,7 @@ from orchestrator.halt import Halt
 from orchestrator.plan import Plan, Trial
 from orchestrator.progress import Progress
 from orchestrator.search import Search
+from orchestrator.storage import Mirror
 from orchestrator.watcher import watched
 from streams.store import TaskStore
 
@@ -175,10 +176,12 @@ def run_trials(
     writer: Writer,
     halt: Halt,
     outcome: Outcome,
+    mirror: Mirror | None = None,
 ) -> None:
     """Run the trials of a search to their ends, and write into `outcome` how each ended.
 
-    Each result's curves go to the writer. Trials that a halt left unfinished are in no part of the outcome.
+    Each result's curves go to the writer. With a `mirror`, trials keep their files at its address. Trials that a halt
+    left unfinished are in no part of the outcome.
     """
     from ray import tune
 
@@ -201,6 +204,7 @@ def run_trials(
         return {
             "key": trial.key,
             "folder": str(trial.folder(root).absolute()),
+            "address": None if mirror is None else mirror.trial_address(trial.key),
             "store": store.hash,
             "learner": trial.configuration.learner,
             "options": trial.configuration.options,
@@ -214,7 +218,7 @@ def run_trials(
         }
 
     try:
-        with halt.gently(progress.say), StreamActors(store, sweep.store, root, progress.say):
+        with halt.gently(progress.say), StreamActors(store, sweep.store, root, progress.say, mirror):
             tune.Tuner(
                 tune.with_resources(actors.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
                 tune_config=tune.TuneConfig(

@@ -14,6 +14,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.source import Shape, Stack, StoreSource
+from orchestrator.storage import Mirror, is_there
+from streams.address import is_address, joined, shown
 from streams.errors import StoreError
 from streams.schedule import Schedule
 from streams.store import TaskStore
@@ -62,9 +64,9 @@ class StreamActor:
         """Whether this very store is at the address, seen from here."""
         return self._is_there(address)
 
-    def sees(self, path: str) -> bool:
-        """Whether there is a file of that path on this node."""
-        return Path(path).exists()
+    def sees(self, address: str, name: str) -> bool:
+        """Whether there is a file of that name at the address, seen from this node."""
+        return is_there(address, name)
 
     def path(self) -> str:
         """Where the store lies on this node: learners map the same files."""
@@ -125,20 +127,32 @@ class StreamActors:
         store: the store, on this node.
         address: where other nodes find it; its own path if None.
         root: the sweep's folder, which every node has to see.
+        mirror: what `root` is a copy of, if it is one; then every node has to reach its address.
         tell: is given a line for every node that joins later.
 
     Raises:
         ConfigError: on entering: a node does not see the sweep's folder, or cannot get the store.
     """
 
-    def __init__(self, store: TaskStore, address: str | None, root: Path, tell: Callable[[str], None]) -> None:
-        self._store, self._root, self._tell = store, root.absolute(), tell
-        self._shared: Path | None = None
-        if address is not None and "://" in address:
+    def __init__(
+        self,
+        store: TaskStore,
+        address: str | None,
+        root: Path,
+        tell: Callable[[str], None],
+        mirror: Mirror | None = None,
+    ) -> None:
+        self._store, self._tell, self._mirror = store, tell, mirror
+        self._root = root.absolute()
+        self._storage = self._root.parent.as_uri() if mirror is None else mirror.storage
+        self._shared: Path | str = ""
+        if address is not None and is_address(address):
             self._addresses = [address]
         else:
             self._shared = self._root.parent / SHARED_STORES / store.hash
-            self._addresses = [str(store.path), self._shared.as_uri()]
+            if mirror is not None:
+                self._shared = joined(self._storage, SHARED_STORES, store.hash)
+            self._addresses = [str(store.path), joined(self._storage, SHARED_STORES, store.hash)]
         self._handles: dict[str, Any] = {}
         self._marker = self._root / f".seen-{secrets.token_hex(8)}"
         self._stop = threading.Event()
@@ -146,12 +160,14 @@ class StreamActors:
 
     def __enter__(self) -> StreamActors:
         self._marker.touch()
+        if self._mirror is not None:
+            self._mirror.push(self._marker)
         try:
             faults = self._provide(_nodes())
             if faults:
                 raise ConfigError(*faults)
         except BaseException:
-            self._marker.unlink()
+            self._unmark()
             raise
         self._watcher.start()
         return self
@@ -160,7 +176,12 @@ class StreamActors:
         self._stop.set()
         self._watcher.join(_WAIT_S)
         self._handles.clear()
+        self._unmark()
+
+    def _unmark(self) -> None:
         self._marker.unlink(missing_ok=True)
+        if self._mirror is not None:
+            self._mirror.remove(self._marker)
 
     def _watch(self) -> None:
         known = set(self._handles)
@@ -175,13 +196,14 @@ class StreamActors:
         """Start actors on these nodes. Returns a line for each that can have none; one that is gone is no fault."""
         own = ray.get_runtime_context().get_node_id()
         started = {node: self._start(node) for node in nodes}
+        where = self._root.as_uri() if self._mirror is None else self._mirror.address
         blind, faults = [], []
         for node, actor in started.items():
             try:
-                if node != own and not ray.get(actor.sees.remote(str(self._marker))):
+                if node != own and not ray.get(actor.sees.remote(where, self._marker.name)):
                     blind.append(nodes[node])
                     continue
-                if node != own and self._shared is not None and not ray.get(actor.has.remote(self._addresses[0])):
+                if node != own and self._shared and not ray.get(actor.has.remote(self._addresses[0])):
                     share(self._store, self._shared)
                 ray.get(actor.path.remote())
                 self._handles[node] = actor
@@ -193,8 +215,9 @@ class StreamActors:
                     faults.append(f"node {nodes[node]}: the stream actor cannot run there: {reason}")
         if blind:
             rule = f"must be a folder that every node sees; not seen from {', '.join(sorted(blind))}"
-            remedy = "put it on shared storage, such as storage=/srv/foml/results"
-            faults.insert(0, fault("storage", "", rule, self._root.parent, remedy))
+            remedy = "put it on shared storage, such as storage=/srv/foml/results or storage=s3://bucket/results"
+            got = self._root.parent if self._mirror is None else shown(self._storage)
+            faults.insert(0, fault("storage", "", rule, got, remedy))
         return faults
 
     def _start(self, node: str) -> Any:

@@ -41,6 +41,7 @@ from orchestrator.progress import Progress
 from orchestrator.schedulers import RunAll
 from orchestrator.search import Search
 from orchestrator.source import StoreSource
+from orchestrator.storage import open_folder
 from orchestrator.telling import Telling
 from orchestrator.tracking_database import await_server
 from streams.build import cached
@@ -113,7 +114,7 @@ def run_sweep(
 def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
     """The sweep of this name; `storage=…` says where to look, other words change it."""
     storage = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("storage=")), "results")
-    given = given_before(sweep_folder(storage, name), name)
+    given = given_before(open_folder(storage, name)[0], name)
     return config.check(config.overridden(given, overrides), f"{storage}/{name}")
 
 
@@ -165,8 +166,8 @@ def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Te
     if local:  # a cluster is asked once it is connected
         check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
     store = open_store(sweep, telling)
-    root = sweep_folder(sweep.document.storage, sweep.name)
-    journal = Journal.look(root, make_plan(sweep, store.hash))
+    root, mirror = open_folder(sweep.document.storage, sweep.name)
+    journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
 
     from orchestrator import tracking  # MLflow takes its time: not before the rest is known to be good
 
@@ -177,7 +178,7 @@ def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Te
             tracking.forget(uri, sweep.experiment, sweep.name)
         journal.take(rerun, telling.say)
         known = provenance.collect(store.hash, store.path, json.dumps(store.manifest, indent=2))
-        writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, known, started_ms)
+        writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, known, started_ms, mirror)
         return _track(sweep, journal, store, local, writer, halt, telling)
 
 
@@ -208,7 +209,7 @@ def _track(
         writer.close(status)
     except OrchestratorError as error:
         problems += error.faults
-    return _result(sweep, journal.root, outcome, problems, halt)
+    return _result(sweep, journal, outcome, problems, halt)
 
 
 def _run_open_trials(
@@ -248,7 +249,7 @@ def _run_open_trials(
         )
         metric = sweep.document.objective.metric
         with telling.following(progress, metric, partial(_tell_of_ended, progress, journal, outcome.ended, metric)):
-            run_trials(sweep, search, journal.root, store, cluster, progress, writer, halt, outcome)
+            run_trials(sweep, search, journal.root, store, cluster, progress, writer, halt, outcome, journal.mirror)
     if ledger.matters:
         outcome.spent = ledger.text()
     if ledger.exhausted and plan.size > len(outcome.ended) + len(outcome.failed):
@@ -281,12 +282,16 @@ def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
     ]
 
 
-def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], halt: Halt) -> SweepResult:
+def _result(sweep: Sweep, journal: Journal, outcome: Outcome, problems: list[str], halt: Halt) -> SweepResult:
     from orchestrator import report, tracking
 
-    uri = sweep.document.tracking.uri
+    uri, mirror = sweep.document.tracking.uri, journal.mirror
+    root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here too
+    shown = root if mirror is None else mirror.shown
     try:
         written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
+        if mirror is not None:
+            mirror.push_report(root / "report")
     except tracking.TrackingError as error:
         return _unreported(sweep, root, [*problems, *error.faults], halt.interrupted, outcome)
     problems = [*(line for line in problems if not line.endswith(tracking.HEALED)), *written.problems]
@@ -305,7 +310,7 @@ def _result(sweep: Sweep, root: Path, outcome: Outcome, problems: list[str], hal
         lines.append("best: none, no configuration finished with every seed")
     lines += [
         f"report: {root / 'report'}",
-        f"checkpoints: {root}/<trial>/learner.pt, and in MLflow as checkpoint/learner.pt of each configuration's run",
+        f"checkpoints: {shown}/<trial>/learner.pt, and in MLflow as checkpoint/learner.pt of each configuration's run",
         f"compare runs: mlflow ui --backend-store-uri {uri}",
     ]
     if outcome.spent:
@@ -370,7 +375,7 @@ def plan_text(sweep: Sweep) -> str:
 
     store = open_store(sweep)
     return cost.plan_text(
-        sweep, Journal.look(sweep_folder(sweep.document.storage, sweep.name), make_plan(sweep, store.hash)), store
+        sweep, Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash)), store
     )
 
 

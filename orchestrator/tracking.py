@@ -20,6 +20,7 @@ from orchestrator.metrics import Curves
 from orchestrator.plan import Plan
 from orchestrator.provenance import Provenance
 from orchestrator.run_tree import forget
+from orchestrator.storage import Mirror
 from orchestrator.tracking_database import TrackingError, check_reachable, first_line, prepare
 from orchestrator.tracking_projection import Projection
 
@@ -41,6 +42,7 @@ class Writer:
         experiment: name of the experiment.
         plan: the sweep.
         root: the folder of the trials' folders.
+        mirror: what `root` is a copy of, if it is one.
         provenance: where the sweep's results come from; tags alone will do.
         started_ms: when the sweep was started, in ms since the epoch.
     """
@@ -53,10 +55,11 @@ class Writer:
         root: Path,
         provenance: Provenance | Mapping[str, str],
         started_ms: int,
+        mirror: Mirror | None = None,
     ) -> None:
         self._uri = uri
         provenance = provenance if isinstance(provenance, Provenance) else Provenance(provenance)
-        self._projection = Projection(uri, experiment, plan, root, provenance, started_ms)
+        self._projection = Projection(uri, experiment, plan, root, provenance, started_ms, mirror)
         self._arriving: dict[str, list[Curves]] = {}  # slices that the thread has not come to yet, by trial
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

@@ -20,6 +20,7 @@ from orchestrator.metrics import Curves
 from orchestrator.plan import Configuration, Plan, Trial
 from orchestrator.provenance import Provenance
 from orchestrator.run_tree import STOPPED_AT, RunTree, SeedRun
+from orchestrator.storage import Mirror
 from orchestrator.tracking_database import connect, experiment_id
 from orchestrator.trial_log import machine_tags
 
@@ -63,7 +64,9 @@ class Projection:
         root: Path,
         provenance: Provenance,
         started_ms: int,
+        mirror: Mirror | None = None,
     ) -> None:
+        self._mirror = mirror
         self._uri, self._experiment, self._plan, self._root = uri, experiment, plan, root
         self._provenance, self._started_ms = provenance, started_ms
         self._tree: RunTree | None = None
@@ -145,6 +148,8 @@ class Projection:
         return tree.parent_id
 
     def _folder(self, stack: Stack) -> Path:
+        if self._mirror is not None:
+            self._mirror.pull_trial(stack.trial.key)
         return stack.trial.folder(self._root)
 
     def _open_stack(self, stack: Stack, first: Curves | None = None) -> list[SeedRun]:

@@ -4,12 +4,13 @@ import json
 import re
 import shutil
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import fs
 
 from streams import manifest as manifests
+from streams.address import is_address, joined, open_address, shown
 from streams.cache import cache_folder, locked
 from streams.errors import StoreError, fault
 from streams.publish import publish, sweep_unfinished
@@ -34,7 +35,7 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
     Raises:
         StoreError: there is no store at the address, it cannot be reached, or what arrives is not what its hash names.
     """
-    if "://" not in str(address):
+    if not is_address(address):
         return Path(address).expanduser().absolute()
     remote = _Remote(str(address), silent if progress is None else progress)
     folder = cache_folder() / "copies" / remote.hash()
@@ -50,37 +51,48 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
     return folder
 
 
-def share(store: TaskStore, folder: Path) -> None:
-    """Copy a store to a folder that other nodes see, for them to `localise`; what is there already is left alone."""
+def share(store: TaskStore, where: Path | str) -> None:
+    """Copy a store to a folder that other nodes see, or to an address, for them to `localise`; what is there already is
+    left alone.
 
-    def copy(source: Path, names: Iterable[str], unfinished: Path) -> None:
+    Raises:
+        OSError, pa.ArrowException: it cannot be written there.
+    """
+    parts = {"": (IMAGES, manifests.NAME)} | {
+        seed.name: (DATAPOINTS, manifests.NAME) for seed in sorted(store.path.glob("seed-*"))
+    }
+    for part, names in parts.items():
+        if is_address(where):
+            _upload(store.path / part, joined(str(where), part) if part else str(where), names)
+        elif not (Path(where) / part).is_dir():
+
+            def copy(unfinished: Path, source: Path = store.path / part, names: Iterable[str] = names) -> None:
+                for name in names:
+                    shutil.copyfile(source / name, unfinished / name)
+
+            publish(Path(where) / part, copy)
+
+
+def _upload(source: Path, address: str, names: Iterable[str]) -> None:
+    """Copy files to an address, in this order: where the last one, the manifest, is, all are."""
+    files, root = open_address(address)
+    files.create_dir(str(root))
+    if files.get_file_info(str(root / manifests.NAME)).type != fs.FileType.File:
         for name in names:
-            shutil.copyfile(source / name, unfinished / name)
-
-    if not folder.is_dir():
-        publish(folder, lambda unfinished: copy(store.path, (manifests.NAME, IMAGES), unfinished))
-    for seed in sorted(store.path.glob("seed-*")):
-        if not (folder / seed.name).is_dir():
-            publish(folder / seed.name, lambda unfinished, s=seed: copy(s, (manifests.NAME, DATAPOINTS), unfinished))  # type: ignore[misc]
-
-
-def _shown(address: str) -> str:
-    """The address without the keys that may stand in it (`s3://key:secret@bucket/store?endpoint_override=...`)."""
-    scheme, _, rest = address.partition("?")[0].rstrip("/").partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+            with (source / name).open("rb") as stream, files.open_output_stream(str(root / name)) as copy:
+                shutil.copyfileobj(stream, copy, _PIECE)
 
 
 class _Remote:
     """A store at an address, read through `pyarrow.fs`."""
 
     def __init__(self, address: str, progress: Progress) -> None:
-        self._address = _shown(address)
+        self._address = shown(address)
         self._progress = progress
         try:
-            self._files, root = fs.FileSystem.from_uri(address.rstrip("/"))
+            self._files, self._root = open_address(address)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise StoreError(fault(self._address, "must be an address that pyarrow.fs can open", error)) from None
-        self._root = PurePosixPath(root)
 
     def hash(self) -> str:
         """The store's hash, from its manifest; all else is checked against it once it is here."""

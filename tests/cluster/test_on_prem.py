@@ -48,21 +48,12 @@ def read_back(cluster: OnPrem, name: str) -> dict[str, list[str] | list[list[int
     return held
 
 
-def begin(cluster: OnPrem, name: str, words: str = "") -> None:
-    (cluster.hosts.shared / f"{name}.yaml").write_text(SWEEP.format(name=name, train=150), encoding="utf-8")
-    (cluster.hosts.shared / f"{name}.rc").unlink(missing_ok=True)
-    run = (
-        f"bash ~/foml/foml.sh sweep {words or f'{name}.yaml'} >/srv/foml/{name}.log 2>&1; echo $? >/srv/foml/{name}.rc"
-    )
-    cluster.on_head(f"setsid nohup bash -c '{run}' </dev/null >/dev/null 2>&1 &")
-
-
 def results(cluster: OnPrem, name: str) -> Path:
     return cluster.hosts.shared / "results" / name
 
 
 def log_of(cluster: OnPrem, name: str) -> str:
-    return (cluster.hosts.shared / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+    return (cluster.hosts.shared / "jobs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
 
 def claims(cluster: OnPrem, name: str) -> set[Path]:
@@ -84,15 +75,9 @@ def wait_for(what: Callable[[], bool], seconds: float, cluster: OnPrem, name: st
     """Wait until it is so, at most until the sweep of this name is over."""
     until = time.monotonic() + seconds
     while not what():
-        over = (cluster.hosts.shared / f"{name}.rc").exists()
+        over = (cluster.hosts.shared / "jobs" / f"{name}.code").exists()
         assert time.monotonic() < until and (not over or what()), log_of(cluster, name)[-3000:]
         time.sleep(0.2)
-
-
-def end_of(cluster: OnPrem, name: str, seconds: float = 240) -> int:
-    code = cluster.hosts.shared / f"{name}.rc"
-    wait_for(lambda: code.exists() and code.read_text().strip() != "", seconds, cluster, name)
-    return int(code.read_text())
 
 
 def refused_clients(cluster: OnPrem) -> None:
@@ -130,37 +115,37 @@ def test_ray_up_brings_every_node_with_the_project_at_one_state(on_prem: OnPrem)
     assert "\nall is well\n" in said, said
 
 
-def test_results_where_not_every_node_sees_them_are_refused_in_one_line(on_prem: OnPrem) -> None:
-    (on_prem.hosts.shared / "alone.yaml").write_text(SWEEP.format(name="alone", train=30), encoding="utf-8")
-    said = on_prem.on_head(
-        "set -a; . ~/mlflow/env; export RAY_ADDRESS=auto RAY_AUTH_MODE=token; cd /srv/foml;"
-        "~/foml-venv/bin/python -m orchestrator.sweep alone.yaml storage=/tmp/results tracking.uri=$MLFLOW_TRACKING_URI;"
-        "echo exit code $?",
-        check=False,
-    )
-    assert "exit code 2\n" in said, said
-    workers = f"{on_prem.hosts.address['h1']}, {on_prem.hosts.address['h2']}"
-    line = f"storage: must be a folder that every node sees; not seen from {workers} (got /tmp/results); put it on"
-    assert line in said
-    assert "Traceback" not in said
-
-
 def test_a_killed_driver_a_lost_worker_and_an_absent_mlflow_cost_no_step(on_prem: OnPrem) -> None:
-    begin(on_prem, "hard")
+    """The sweep is given from the laptop, twice: the second time it goes on, is followed, and its report fetched."""
+    (on_prem.laptop / "hard.yaml").write_text(SWEEP.format(name="hard", train=150), encoding="utf-8")
+    code = on_prem.hosts.shared / "jobs/hard.code"
+    words = (sys.executable, "-m", "orchestrator.sweep", "--cluster", str(on_prem.file), "hard.yaml")
+    begun = on_prem.command(*words, "--detach", PYTHONPATH=str(ROOT))
+    assert begun.returncode == 0, begun.stdout + begun.stderr
+    assert "--attach hard" in begun.stdout
     wait_for(lambda: len(hosts_at_work(on_prem, "hard")) == 2, 120, on_prem, "hard")
     on_prem.on_head("pkill -KILL -f orchestrator.sweep", check=False)
-    assert end_of(on_prem, "hard") == 137
+    wait_for(code.exists, 30, on_prem, "hard")
+    assert code.read_text() == "137\n"
     before = claims(on_prem, "hard")
-    begin(on_prem, "hard", words="--resume hard")
-    wait_for(lambda: len(hosts_at_work(on_prem, "hard", before)) == 2, 120, on_prem, "hard")
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(2) as beside:
+        following = beside.submit(on_prem.command, *words, timeout=280, PYTHONPATH=str(ROOT))
+        until = time.monotonic() + 60
+        while code.exists():  # until the job has begun again
+            assert time.monotonic() < until and not following.done(), following
+            time.sleep(0.2)
+        wait_for(lambda: len(hosts_at_work(on_prem, "hard", before)) == 2, 120, on_prem, "hard")
         on_prem.hosts.stop("h2")
         on_prem.on_head("bash ~/foml/mlflow.sh stop")
         strangers = beside.submit(refused_clients, on_prem)
         time.sleep(10)
         on_prem.on_head("bash ~/foml/mlflow.sh start")
-        assert end_of(on_prem, "hard") == 0, log_of(on_prem, "hard")[-3000:]
+        followed = following.result()
+        assert followed.returncode == 0, followed.stdout + followed.stderr
         strangers.result()
+    assert "3/3 trials done" in followed.stdout
+    assert "best: " in followed.stdout
+    assert (on_prem.laptop / "results/hard/report/learning_curves.png").stat().st_size > 10_000
     complete(on_prem, "hard")
     again = [claim.parent.name for claim in claims(on_prem, "hard") - before]
     assert len(again) > len(set(again))  # what ran on the lost host went on elsewhere …
@@ -169,23 +154,22 @@ def test_a_killed_driver_a_lost_worker_and_an_absent_mlflow_cost_no_step(on_prem
         assert {seed.name for seed in copies.glob("*/seed-*")} == {"seed-0", "seed-1"}
 
 
-def test_a_sweep_given_from_the_laptop_tells_of_a_missing_worker_and_its_report_is_fetched(on_prem: OnPrem) -> None:
+def test_a_missing_worker_is_told_and_results_that_not_every_node_sees_are_refused(on_prem: OnPrem) -> None:
+    (on_prem.hosts.shared / "alone.yaml").write_text(SWEEP.format(name="alone", train=30), encoding="utf-8")
     until = time.monotonic() + 120  # Ray takes half a minute to give a silent node up
     while on_prem.alive() != 2:
         assert time.monotonic() < until
-    (on_prem.laptop / "far.yaml").write_text(SWEEP.format(name="far", train=30), encoding="utf-8")
-    words = (sys.executable, "-m", "orchestrator.sweep", "--cluster", str(on_prem.file))
-    begun = on_prem.command(
-        *words, "far.yaml", "seeds=1", "learners=[{name: online}]", "--detach", PYTHONPATH=str(ROOT)
+    said = on_prem.on_head(
+        "set -a; . ~/mlflow/env; export RAY_ADDRESS=auto RAY_AUTH_MODE=token; cd /srv/foml;"
+        "~/foml-venv/bin/python -m orchestrator.sweep alone.yaml storage=/tmp/results tracking.uri=$MLFLOW_TRACKING_URI;"
+        "echo exit code $?",
+        check=False,
     )
-    assert begun.returncode == 0, begun.stdout + begun.stderr
-    assert "--attach far" in begun.stdout
-    followed = on_prem.command(*words, "--attach", "far", PYTHONPATH=str(ROOT), timeout=240)
-    assert followed.returncode == 0, followed.stdout + followed.stderr
-    assert f"cluster: 2 of 3 nodes: {on_prem.hosts.address['h2']} has not joined" in followed.stdout
-    assert "1/1 trials done" in followed.stdout
-    assert "best: " in followed.stdout
-    assert (on_prem.laptop / "results/far/report/learning_curves.png").stat().st_size > 10_000
+    assert f"cluster: 2 of 3 nodes: {on_prem.hosts.address['h2']} has not joined" in said, said
+    assert "exit code 2\n" in said, said
+    where = f"not seen from {on_prem.hosts.address['h1']} (got /tmp/results); put it on"
+    assert f"storage: must be a folder that every node sees; {where}" in said
+    assert "Traceback" not in said
 
 
 def test_ray_down_ends_ray_and_a_head_switched_on_again_has_mlflow_as_it_was(on_prem: OnPrem) -> None:

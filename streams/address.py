@@ -1,0 +1,48 @@
+"""Addresses such as `s3://bucket/folder`, as `pyarrow.fs` opens them, and as they may be shown."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePosixPath
+from urllib.parse import unquote
+
+from pyarrow import fs
+
+
+def is_address(place: object) -> bool:
+    """Whether this is an address, and not a path."""
+    return "://" in str(place)
+
+
+def open_address(address: str) -> tuple[fs.FileSystem, PurePosixPath]:
+    """The file system of an address, and the path in it.
+
+    `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`) names another S3 server than Amazon's, which pyarrow does not read.
+
+    Raises:
+        OSError, pa.ArrowException, ValueError: it cannot be opened.
+    """
+    address = address.rstrip("/")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    scheme, _, rest = address.partition("://")
+    if scheme == "s3" and endpoint and "?" not in rest and "@" not in rest:
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+        return fs.S3FileSystem(endpoint_override=endpoint, region=region), PurePosixPath(unquote(rest))
+    files, root = fs.FileSystem.from_uri(address)
+    return files, PurePosixPath(root)
+
+
+def shown(address: str) -> str:
+    """The address without the keys that may stand in it (`s3://key:secret@bucket/store?endpoint_override=...`)."""
+    scheme, _, rest = address.partition("?")[0].rstrip("/").partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def joined(address: str, *names: str) -> str:
+    """The address of what lies under another.
+
+    >>> joined("s3://bucket/results?region=eu-west-1", "sweep", "trial")
+    's3://bucket/results/sweep/trial?region=eu-west-1'
+    """
+    place, question, options = address.partition("?")
+    return "/".join([place.rstrip("/"), *names]) + question + options

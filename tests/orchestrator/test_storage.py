@@ -1,0 +1,179 @@
+"""Results at an address: copies that are made equal, attempts that fence each other off, and a sweep on a real S3."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import chunks
+from orchestrator.chunks import SupersededError
+from orchestrator.errors import ConfigError
+from orchestrator.storage import Mirror, Place, TrialCopy, is_there, open_folder
+from streams.address import joined, open_address
+
+from .real_sweep import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
+
+BUCKET = "results"
+
+
+def serve(folder: Path) -> Iterator[str]:
+    pytest.importorskip("moto.server", reason="an S3 server for the tests: pip install 'moto[server]'")
+    with (folder / "s3.log").open("w+") as log:
+        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            until = time.monotonic() + 60
+            while "Running on http" not in (said := (folder / "s3.log").read_text()):
+                assert time.monotonic() < until and process.poll() is None, said
+                time.sleep(0.1)
+            yield said.partition("Running on ")[2].split()[0]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    yield from serve(tmp_path_factory.mktemp("s3"))
+
+
+@pytest.fixture
+def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A bucket of a real S3 server, emptied; the address of a folder in it."""
+    for key, value in {
+        "AWS_ENDPOINT_URL": server,
+        "AWS_ACCESS_KEY_ID": "tests",
+        "AWS_SECRET_ACCESS_KEY": "tests",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(key, value)
+    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
+    urllib.request.urlopen(urllib.request.Request(f"{server}/{BUCKET}", method="PUT")).close()
+    return f"s3://{BUCKET}/some/where"
+
+
+@pytest.fixture(params=["file", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
+    if request.param == "file":
+        return (tmp_path / "storage with space").as_uri()
+    address: str = request.getfixturevalue("s3")
+    return address
+
+
+def test_what_one_machine_puts_another_has_whole(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, mirror = open_folder(storage, "my sweep/1")
+    assert mirror is not None
+    (here / "trial").mkdir()
+    for name, text in (("sweep.json", "{}"), ("trial/stopped.json", "1"), ("trial/chunk-00000002-0001.pt", "two")):
+        (here / name).write_text(text)
+        mirror.push(here / name)
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "elsewhere"))
+    there, other = open_folder(storage, "my sweep/1")
+    assert other is not None and there != here
+    found = {str(path.relative_to(there)): path.read_text() for path in there.rglob("*") if path.is_file()}
+    assert found == {"sweep.json": "{}", "trial/stopped.json": "1", "trial/chunk-00000002-0001.pt": "two"}
+    mirror.forget("trial")
+    other.pull()
+    assert [path.name for path in there.rglob("*") if path.is_file()] == ["sweep.json"]
+    assert is_there(other.address, "sweep.json")
+    assert not is_there(other.address, "nothing")
+    assert not is_there(joined(storage, "nowhere"), "sweep.json")
+
+
+def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(storage: str) -> None:
+    address = joined(storage, "sweep", "trial")
+    first = TrialCopy(address)
+    attempt = chunks.claim(first.folder)
+    first.claim(attempt)
+    for batches in (2, 4, 6):
+        (first.folder / f"chunk-{batches:08d}-0001.pt").write_text(str(batches))
+        for old in sorted(first.folder.glob("chunk-*"))[: -chunks.KEPT]:
+            old.unlink()
+        first.push(attempt)
+    kept = ["attempt-0001", "chunk-00000004-0001.pt", "chunk-00000006-0001.pt"]
+    assert sorted(Place(address).listing()) == kept
+    second = TrialCopy(address)  # on another machine, say
+    assert sorted(path.name for path in second.folder.iterdir()) == kept
+    assert chunks.claim(second.folder) == 2
+    second.claim(2)
+    (first.folder / "chunk-00000008-0001.pt").write_text("8")
+    with pytest.raises(SupersededError, match="attempt 1 was superseded"):
+        first.push(attempt)
+    assert sorted(Place(address).listing()) == sorted([*kept, "attempt-0002"])
+    second.close()
+    assert not second.folder.exists()
+
+
+def test_of_two_that_claim_the_same_attempt_one_goes_on(storage: str) -> None:
+    address = joined(storage, "sweep", "trial")
+    one, two = TrialCopy(address), TrialCopy(address)
+    for copy, owner in ((one, "one 1\n"), (two, "two 1\n")):
+        (copy.folder / "attempt-0001").write_text(owner)
+        copy.claim(1)
+    with pytest.raises(SupersededError):
+        one.push(1)
+    two.push(1)
+
+
+def test_an_address_that_cannot_be_reached_is_one_line(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path))
+    mirror = Mirror("s3://absent/results", "name")
+    mirror.local.mkdir(parents=True)
+    (mirror.local / "sweep.json").write_text("{}")
+    with pytest.raises(ConfigError) as told:
+        mirror.push(mirror.local / "sweep.json")
+    (line,) = told.value.faults
+    assert line.startswith("storage: must be a folder, or an address that can be read and written (")
+    assert "(got s3://absent/results/name)" in line
+    with pytest.raises(ConfigError, match="storage: must be a folder, or an address"):
+        Mirror("no-such-scheme://x", "name")
+
+
+def test_a_sweep_killed_and_resumed_from_s3_alone_has_the_same_curves(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_with(tmp_path / "work", LONG)
+    address = joined(s3, "long")
+    files, root = open_address(address)
+
+    def reached(batches: int) -> bool | None:
+        there = [key for key in Place(address).folders() if key != "report"]
+        names = [name for key in there for name in Place(joined(address, key)).listing()]
+        return any(int(name[6:14]) >= batches for name in names if name.startswith("chunk-")) or None
+
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
+    with running(folder, "sweep.yaml", f"storage={s3}") as process:
+        wait_for(lambda: reached(10), process)
+        os.killpg(process.pid, signal.SIGKILL)
+    time.sleep(3)  # what it left behind may write one chunk more
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "another"))  # a new machine: nothing but the address is left
+    shutil.rmtree(folder / "results", ignore_errors=True)
+    (folder / "sweep.yaml").unlink()
+    resumed = run(folder, "--resume", "long", f"storage={s3}")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert f"checkpoints: {address}/<trial>/learner.pt" in resumed.stdout
+    assert (folder / "results/long/report/learning_curves.png").stat().st_size > 10_000
+    assert {"learner.pt", "attempt-0001", "attempt-0002"} <= set(Place(joined(address, one_trial(address))).listing())
+    assert "report.html" in Place(joined(address, "report")).listing()
+    shutil.rmtree(tmp_path / "another" / "sweeps")
+    fetched, _ = open_folder(s3, "long")
+    shutil.rmtree(folder / "results/long")
+    shutil.copytree(fetched, folder / "results/long")
+    assert uri(folder)
+    assert_long_is_whole(folder)
+    assert files.get_file_info(str(root / "sweep.json")).size > 0
+
+
+def one_trial(address: str) -> str:
+    (key,) = [name for name in Place(address).folders() if name != "report"]
+    return key
