@@ -12,7 +12,7 @@ export RAY_ADDRESS=auto RAY_AUTH_MODE=token
 command=$1
 shift
 case $command in
-sweep | doctor) set -- "$@" "tracking.uri=$MLFLOW_TRACKING_URI" "storage=$shared/results" ;;
+sweep | doctor) set -- "storage=$shared/results" "$@" "tracking.uri=$MLFLOW_TRACKING_URI" ;; # storage=s3://… wins
 report) set -- "$@" --tracking-uri "$MLFLOW_TRACKING_URI" ;;
 esac
 cd "$shared"

@@ -21,6 +21,8 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.findings import Finding, ill, well
 from orchestrator.launch import local_gpus, prepare_environment
 from orchestrator.node_checks import check_nodes, gpus_agree, torch_gpus
+from orchestrator.storage import marked
+from streams.address import is_address, shown
 from streams.cache import cache_folder
 from streams.errors import StreamsError
 
@@ -84,7 +86,14 @@ def machine(sweep: Sweep) -> Iterator[Finding]:
 
 def room(sweep: Sweep) -> Iterator[Finding]:
     """Whether there is room to write, where results and stores go."""
-    for what, folder in (("storage", Path(sweep.document.storage)), ("cache", cache_folder())):
+    storage = sweep.document.storage
+    folders = {"cache": cache_folder()}
+    if is_address(storage):
+        with marked(storage):
+            yield well(f"storage {shown(storage)}: can be written")
+    else:
+        folders = {"storage": Path(storage), **folders}
+    for what, folder in folders.items():
         folder = folder.absolute()
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         free = shutil.disk_usage(there).free

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from orchestrator import nodes
@@ -17,6 +15,8 @@ from orchestrator.config import Sweep
 from orchestrator.findings import Finding, ill, well
 from orchestrator.launch import ray_running
 from orchestrator.nodes import Node
+from orchestrator.storage import is_there, marked
+from streams.address import shown
 
 CLOCKS_S = 2.0
 _ANSWER_S = 120.0
@@ -53,8 +53,8 @@ class Report:
     sees_storage: bool
 
 
-def report(marker: str) -> Report:
-    """Runs on the node that is asked."""
+def report(storage: str, marker: str) -> Report:
+    """Runs on the node that is asked: what it has, and whether it sees the file `marker` in the storage."""
     import platform
 
     from orchestrator import provenance
@@ -65,7 +65,7 @@ def report(marker: str) -> Report:
     return Report(
         {"python": platform.python_version(), **found, "this project": own},
         torch_gpus(),
-        Path(marker).exists(),
+        is_there(storage, marker),
     )
 
 
@@ -89,17 +89,11 @@ def check_nodes(sweep: Sweep, local: bool) -> Iterator[Finding]:
             )
         total = f"{sum(node.cpus for node in found):g} CPUs and {sum(node.gpus for node in found):g} GPUs"
         yield well(f"cluster: {len(found)} nodes with {total}")
-        storage = Path(sweep.document.storage).absolute()
-        storage.mkdir(parents=True, exist_ok=True)
-        marker = storage / f".seen-{secrets.token_hex(8)}"
-        marker.touch()
-        try:
-            yield from _ask(found, marker)
-        finally:
-            marker.unlink(missing_ok=True)
+        with marked(sweep.document.storage) as marker:
+            yield from _ask(found, *marker)
 
 
-def _ask(found: list[Node], marker: Path) -> Iterator[Finding]:
+def _ask(found: list[Node], storage: str, marker: str) -> Iterator[Finding]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -107,8 +101,9 @@ def _ask(found: list[Node], marker: Path) -> Iterator[Finding]:
         strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
         return ray.remote(task).options(num_cpus=0, max_retries=0, scheduling_strategy=strategy)
 
-    asked_of = [(node, there(node, report).remote(str(marker))) for node in found]  # all at once: torch takes its time
-    here = report(str(marker)).versions
+    # All at once: torch takes its time.
+    asked_of = [(node, there(node, report).remote(storage, marker)) for node in found]
+    here = report(storage, marker).versions
     for node, reference in asked_of:
         try:
             its: Report = ray.get(reference, timeout=_ANSWER_S)
@@ -128,7 +123,7 @@ def _ask(found: list[Node], marker: Path) -> Iterator[Finding]:
         if offset > CLOCKS_S:
             faults.append(f"its clock is {offset:.0f} s off; let it run an NTP client")
         if not its.sees_storage:
-            faults.append(f"does not see {marker.parent}; put storage on a folder that all nodes mount")
+            faults.append(f"does not see {shown(storage)}; put storage where all nodes see it")
         gpus = gpus_agree(its.torch_gpus, node.gpus, "there")
         if not gpus.well:
             faults.append(gpus.text)

@@ -20,6 +20,7 @@ from orchestrator import config, provenance
 from orchestrator.cluster_file import read_cluster_file
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.plan import sweep_folder
+from streams.address import is_address
 
 SHARED = "/srv/foml"
 _CODE = re.compile(r"^exit code (\d+|unknown)\s*$")
@@ -99,7 +100,9 @@ def submit(cluster: Path, file: str | None, overrides: Sequence[str], words: Seq
         given.write_text(yaml.safe_dump(dict(sweep.given), sort_keys=False, allow_unicode=True), encoding="utf-8")
         head.run(f"mkdir -p {SHARED}/jobs")
         head.put(given, f"{SHARED}/jobs/{job}.yaml")
-    rest = shlex.join([f"jobs/{job}.yaml", *words])
+    storage = sweep.document.storage
+    elsewhere = [f"storage={storage}"] if is_address(storage) else []
+    rest = shlex.join([f"jobs/{job}.yaml", *elsewhere, *words])
     state = head.run(f"bash ~/foml/job.sh start {shlex.quote(job)} {rest}")
     print(f"{sweep.name}: {'runs already' if 'runs already' in state else 'started'} on the cluster", file=sys.stderr)
     if detach:

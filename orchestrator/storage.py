@@ -206,6 +206,28 @@ def _reached(address: str) -> Iterator[None]:
         raise ConfigError(fault("storage", "", rule, shown(address), "look at bucket, rights and AWS_* here")) from None
 
 
+@contextmanager
+def marked(storage: str) -> Iterator[tuple[str, str]]:
+    """For this block, a file in the storage (a path or an address). Gives the storage's address and the file's name,
+    for `is_there` to be asked elsewhere.
+
+    Raises:
+        ConfigError: it cannot be written there.
+    """
+    name = f".seen-{secrets.token_hex(8)}"
+    address = storage if is_address(storage) else Path(storage).absolute().as_uri()
+    with _reached(address):
+        place = Place(address)
+        with tempfile.TemporaryDirectory() as scratch:
+            (Path(scratch) / name).write_text(name)
+            place.put(Path(scratch) / name)
+    try:
+        yield address, name
+    finally:
+        with _reached(address):
+            place.remove(name)
+
+
 def is_there(address: str, name: str) -> bool:
     """Whether a file is at an address, seen from this machine; false if the address is out of reach."""
     try:

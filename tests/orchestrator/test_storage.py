@@ -24,7 +24,7 @@ BUCKET = "results"
 
 
 def serve(folder: Path) -> Iterator[str]:
-    pytest.importorskip("moto.server", reason="an S3 server for the tests: pip install 'moto[server]'")
+    pytest.importorskip("moto.server", reason="an S3 server for the tests: pip install 'moto[s3]'")
     with (folder / "s3.log").open("w+") as log:
         words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
         process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
