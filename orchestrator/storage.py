@@ -252,6 +252,7 @@ class TrialCopy:
     def claim(self, attempt: int) -> None:
         """Tell all that this attempt has begun."""
         self._claim = self.folder / f"attempt-{attempt:04d}"
+        self._owned_by = _first_line(self._claim.read_bytes())
         self._push(self._claim)
 
     def push(self, attempt: int) -> None:
@@ -263,7 +264,7 @@ class TrialCopy:
         from orchestrator.chunks import SupersededError
 
         names = [name for name in self._place.listing() if name.startswith("attempt-")]
-        if max(names, default="") != self._claim.name or self._place.read(self._claim.name) != self._claim.read_bytes():
+        if max(names, default="") != self._claim.name or self._owner(self._claim.name) != self._owned_by:
             raise SupersededError(f"{self._place.shown}: attempt {attempt} was superseded; it writes no more")
         stamps = self._stamps()
         changed = [path for path, stamp in stamps.items() if self._there.get(path) != stamp]
@@ -272,6 +273,9 @@ class TrialCopy:
         for path in set(self._there) - set(stamps):
             self._place.remove(path.name)
         self._there = stamps
+
+    def _owner(self, claim: str) -> bytes:
+        return _first_line(self._place.read(claim))
 
     def close(self) -> None:
         """Remove the copy."""
@@ -283,6 +287,10 @@ class TrialCopy:
 
     def _stamps(self) -> dict[Path, Any]:
         return {path: _stamp(path) for path in self.folder.iterdir() if path.is_file() and path.name[0] != "."}
+
+
+def _first_line(content: bytes) -> bytes:
+    return content.partition(b"\n")[0]
 
 
 def _stamp(path: Path) -> tuple[int, int]:
