@@ -21,6 +21,7 @@ from learners.batch import Batch
 from learners.meta_gradient import OnlineStep, adjoint, online_step
 from learners.networks import NETWORKS, build, cross_entropy
 from learners.optim import make
+from learners.tangent import TangentNetwork
 
 N, CLASSES = 10, 10
 ALPHA1, ALPHA2, BETA1, BETA2 = 0.01, 0.001, 0.05, 0.01
@@ -61,9 +62,11 @@ def make_case(network: str, K: int, device: torch.device, dtype: torch.dtype = t
     return Case(network, phi, statistics, batches, thetas, batch())
 
 
-def ours(case: Case, online: str = "sgd", tangent: bool = True) -> Step:
+def ours(case: Case, online: str = "sgd", tangent: bool = True, recorded: bool = True) -> Step:
     """Our step; the K − 1 before it are made here, with what each of them keeps."""
     network = build(case.network, SHAPES[case.network], CLASSES, tangent=tangent, **case.where)
+    if isinstance(network, TangentNetwork) and not recorded:
+        network.recorder = None
     optimizer = make("sgd", ALPHA1) if online == "sgd" else make("adam", 0.001)
     meta_optimizer = make("adam", ALPHA2)
     theta, meta = case.thetas[-1], case.meta_batch
@@ -204,6 +207,8 @@ OTHERS = {"unrolled": with_autograd, "higher": with_higher, "torchopt": with_tor
 def contenders(network: str) -> dict[str, Callable[[Case], Step]]:
     """All that can run here, ours first; the others in both memory layouts."""
     found = dict(OURS)
+    if torch.cuda.is_available():
+        found["ours, not recorded"] = lambda case: ours(case, recorded=False)
     for name, other in OTHERS.items():
         if name == "unrolled" or (network == "rainbow" and find_spec(name) is not None):
             found[name] = lambda case, other=other: other(case, False)  # type: ignore[misc]

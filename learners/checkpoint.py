@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from learners import networks, registry
+from learners import devices, networks, registry
 from learners.base import Learner, Setting
 
 FORMAT = 1
@@ -93,6 +93,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
 
 def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
     """`load`, and what the learner's pictures have to be like."""
+    devices.settle(device)
     try:
         check_whole(path)
         content = torch.load(path, map_location=device, weights_only=True)

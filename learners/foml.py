@@ -131,7 +131,8 @@ class FOML(Learner):
         self.window.clear()
         for step in state["window"] if self.setting.images is not None else ():  # no images: loaded to predict only
             # A step's gradient is not stored: made again from the same numbers, it is the same to the last bit.
-            batch = Batch(self.setting.needed_images().gather(step["ids"]), step["y"], step["ids"])
+            ids = step["ids"].cpu()  # where a batch has them, whatever the state was read onto
+            batch = Batch(self.setting.needed_images().gather(ids), step["y"], ids)
             self.window.append(
                 self._online_step(batch, step["phi"], step["theta"], step["statistics"], Moments(*step["before"]))
             )

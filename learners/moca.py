@@ -206,4 +206,5 @@ class MOCA(Learner):
         self.batches, self.pretrained, self.seen = state["batches"], state["pretrained"], state["seen"]
         self.belief, self.window = Belief(**state["belief"]), None
         if state["window"] is not None and self.setting.images is not None:  # no images: loaded to predict only
-            self.window = Window(x=self.setting.images.gather(state["window"]["ids"]), **state["window"])
+            ids = state["window"]["ids"].cpu()  # where a batch has them, whatever the state was read onto
+            self.window = Window(**{**state["window"], "x": self.setting.images.gather(ids), "ids": ids})

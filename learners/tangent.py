@@ -28,6 +28,7 @@ from learners.networks import (
     _unflatten,
 )
 from learners.tangent_rainbow import RainbowStages, RainbowSweeps
+from learners.tangent_recorded import Recorder
 from learners.tangent_siamese import SiameseSweeps
 
 _PICTURES_AT_ONCE = 16
@@ -178,6 +179,10 @@ class TangentNetwork(Network):
 
     module: EmbeddingNet
 
+    def __init__(self, *args: Any, **where: Any) -> None:
+        super().__init__(*args, **where)
+        self.recorder = Recorder(self) if self.device.type == "cuda" else None
+
     def groups(self, phi: Tensor) -> list[slice]:
         """Which replicates are swept together: all on a GPU; one by one on a CPU, whose cache holds no more."""
         replicates = phi.shape[0]
@@ -200,7 +205,17 @@ class TangentNetwork(Network):
     def training_pass(
         self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False
     ) -> TrainingPass:
-        return TangentPass(self, phi.detach(), statistics.detach(), x.detach(), loss, twice)
+        phi, statistics, x = phi.detach(), statistics.detach(), x.detach()
+        if self.recorder is not None and isinstance(loss, CrossEntropy):
+            recorded = self.recorder.training_pass(
+                # Always as if for products: a pass that kept nothing would give back the memory it is recorded on.
+                lambda phi, statistics, x, y: TangentPass(self, phi, statistics, x, CrossEntropy(y), twice=True),
+                (phi, statistics, x, loss.y),
+                twice,
+            )
+            if recorded is not None:
+                return recorded
+        return TangentPass(self, phi, statistics, x, loss, twice)
 
     def embedding_pass(self, phi: Tensor, statistics: Tensor, x: Tensor) -> EmbeddingPass:
         return TangentEmbeddingPass(self, phi.detach(), statistics.detach(), x.detach())
@@ -217,6 +232,10 @@ class TangentNetwork(Network):
 
     @torch.no_grad()
     def _predicted(self, phi: Tensor, statistics: Tensor, x: Tensor, wanted: Callable[[Sweeps], Tensor]) -> Tensor:
+        if self.recorder is not None:
+            recorded = self.recorder.sweeps(self.predict, (phi, statistics, x))
+            if recorded is not None:
+                return wanted(recorded).clone()
         stack = []
         for rows in self.groups(phi):
             parts = [wanted(self.predict(phi[rows], statistics[rows], part)) for part in self.parts(x[rows])]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import learners
-from learners import networks
+from learners import devices, networks
 from orchestrator import machine
 from orchestrator.errors import OrchestratorError
 from orchestrator.metrics import Curves
@@ -53,8 +53,10 @@ def assemble(
 ) -> OnlineProtocol:
     """A learner, its network and its stream put together, ready to run.
 
-    `network` is chosen by the store if None. `source` replaces the direct reading of the store.
+    `network` is chosen by the store if None. `source` replaces the direct reading of the store. With a GPU for `device`
+    the whole process is told to compute so that a run can be repeated (`learners.devices`).
     """
+    devices.settle(device)
     views = store.views
     images = learners.ImageTable(
         store.pixels,

@@ -56,6 +56,7 @@ class World:
     classes: int
     views: int = 1
     dtype: torch.dtype = torch.float64
+    device: str = "cpu"
     batch_size: int = BATCH
     batches_per_task: int = BATCHES_PER_TASK
     pictures: np.ndarray = field(init=False)
@@ -65,12 +66,12 @@ class World:
         object.__setattr__(self, "pictures", drawn)
 
     def table(self) -> ImageTable:
-        return ImageTable(self.pictures, dtype=self.dtype)
+        return ImageTable(self.pictures, device=self.device, dtype=self.dtype)
 
     def network(self, full: bool = False) -> Network:
         if full:
-            return build(self.name, self.image_shape, self.classes, dtype=self.dtype)
-        return Network(self.make, dtype=self.dtype)
+            return build(self.name, self.image_shape, self.classes, device=self.device, dtype=self.dtype)
+        return Network(self.make, device=self.device, dtype=self.dtype)
 
     def setting(self, seeds: Sequence[int] = (0,), full: bool = False) -> Setting:
         return Setting(
@@ -85,10 +86,11 @@ class World:
     def learner(self, name: str, seeds: Sequence[int] = (0,), full: bool = False, **options: Any) -> Learner:
         return create(name, options, self.setting(seeds, full))
 
-    def quick(self, name: str, seeds: Sequence[int] = (0,), full: bool = False) -> Learner:
-        """A learner with the size options that its `Options` have turned down."""
+    def quick(self, name: str, seeds: Sequence[int] = (0,), full: bool = False, **wanted: Any) -> Learner:
+        """A learner with the size options that its `Options` have turned down, and those of `wanted` that it has."""
         small = {"updates_per_task": 3, "inner_steps": 2, "K": 3, "memory": 8 * self.classes, "update_batch": 4}
         small |= {"window": 15, "hypotheses": 10}
+        small |= wanted
         known = {option.name for option in fields(learner_class(name).options_class)}
         return self.learner(name, seeds, full, **{key: value for key, value in small.items() if key in known})
 
@@ -99,13 +101,13 @@ class World:
         """Batch number `step`; a picture's label is its id modulo the classes, a pair's if its ids agree modulo 3."""
         ids = torch.from_numpy(np.stack([self.ids(seed, step, count or self.batch_size) for seed in seeds]))
         labels = ids[..., 0] % self.classes if self.views == 1 else ((ids[..., 0] - ids[..., 1]) % 3 == 0).long()
-        return Batch(self.table().gather(ids), labels, ids)
+        return Batch(self.table().gather(ids), labels.to(self.device), ids)
 
     def seen(self, steps: int, seeds: Sequence[int] = (0,)) -> Batch:
         """What a learner is given back by `recall`: ids and labels, no pictures."""
         parts = [self.batch(step, seeds) for step in range(steps)]
         ids, y = torch.cat([b.ids for b in parts], 1), torch.cat([b.y for b in parts], 1)
-        return Batch(torch.empty(len(seeds), 0, dtype=self.dtype), y, ids)
+        return Batch(torch.empty(len(seeds), 0, dtype=self.dtype, device=self.device), y, ids)
 
     def drive(self, learner: Learner, start: int, stop: int, predict: bool = True) -> list[dict[str, Tensor]]:
         """Batches [start, stop) in the platform's order of calls; the diagnostics of each."""

@@ -143,18 +143,24 @@ def test_boundaries_are_refused_where_there_are_none(store: TaskStore) -> None:
         protocol.OnlineProtocol(learner, StoreSource(store, SEEDS, Blurred()))
 
 
+GPU = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("name", learners.names())
-def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, tmp_path: Any) -> None:
+def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, device: str, tmp_path: Any) -> None:
     """Stopped in the middle of a task, through a chunk file, in steps of another size."""
-    whole = protocol.assemble(store, name, {}, SEEDS)
+    whole = protocol.assemble(store, name, {}, SEEDS, device=device)
     while not whole.finished:
         whole.advance(3)
-    first = protocol.assemble(store, name, {}, SEEDS)
+    first = protocol.assemble(store, name, {}, SEEDS, device=device)
     first.advance(4)
     chunks.write(tmp_path, chunks.claim(tmp_path), first.state_dict(), first.curves, first.finished)
-    stored = chunks.newest(tmp_path)
+    stored = chunks.newest(tmp_path, device)
     assert stored is not None
-    second = protocol.assemble(store, name, {}, SEEDS)
+    second = protocol.assemble(store, name, {}, SEEDS, device=device)
     second.load_state_dict(stored.state, stored.curves)
     while not second.finished:
         second.advance(1)

@@ -1,0 +1,124 @@
+"""Every learner on a GPU: the numbers of the CPU, and checkpoints that change places. Skipped where torch sees none."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learners import checkpoint, names
+from learners.devices import settle
+from learners.networks import build, cross_entropy
+from tests.learners.test_contract import assert_same_bits, leaves, stored
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+every_learner = pytest.mark.parametrize("name", names())
+
+STEPS = 10  # of five points: two tasks of four batches and the beginning of a third
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled() -> None:
+    settle("cuda")
+
+
+@pytest.fixture(params=["rainbow", "siamese"])
+def worlds(request: pytest.FixtureRequest) -> Any:
+    """The same world on the CPU and on the GPU."""
+    world = request.getfixturevalue(request.param)
+    return world, replace(world, device="cuda")
+
+
+def brought_to_the_gpu(state: dict[str, Any]) -> dict[str, Any]:
+    """A state after a journey through a file, read as a trial's actor reads it: everything onto the GPU."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, map_location="cuda", weights_only=True)
+
+
+def distance(a: dict[str, Any], b: dict[str, Any]) -> float:
+    """The greatest relative distance, by norm, of two float tensors of the same name in two states."""
+    others = dict(leaves(b))
+    apart = [
+        float((value.cpu() - others[path].cpu()).norm() / value.norm().clamp_min(1e-30))
+        for path, value in leaves(a)
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.norm() > 1e-12
+    ]
+    assert apart
+    return max(apart)
+
+
+@every_learner
+@pytest.mark.parametrize("full", [True, False], ids=["by hand", "autograd"])
+def test_the_numbers_of_the_cpu(worlds: Any, name: str, full: bool) -> None:
+    """In double precision, two seeds stacked: state and predictions differ by rounding alone.
+
+    By steps of SGD: where a second moment is next to zero, Adam's derivative makes a part in 1e16 a part in 100 within
+    five steps, on the CPU as well.
+    """
+    sgd = {"online_optimizer": "sgd", "meta_optimizer": "sgd", "alpha1": 0.005, "alpha2": 0.005}
+    learners = [world.quick(name, (0, 1), full=full, **sgd) for world in worlds]
+    for world, learner in zip(worlds, learners, strict=True):
+        world.drive(learner, 0, STEPS)
+    on_cpu, on_gpu = (
+        learner.predict(world.batch(70, (0, 1)).x) for world, learner in zip(worlds, learners, strict=True)
+    )
+    assert on_gpu.device.type == "cuda"
+    assert float((on_gpu.cpu() - on_cpu).norm() / on_cpu.norm()) < 1e-7
+    assert distance(learners[0].state_dict(), learners[1].state_dict()) < 1e-6
+
+
+@every_learner
+def test_the_same_run_twice_and_from_a_checkpoint(worlds: Any, name: str) -> None:
+    """On one GPU: to the last bit, in single precision, also through a state that was stored in mid-task."""
+    world = replace(worlds[1], dtype=torch.float32)
+    learners = [world.quick(name, (0, 1), full=True) for _ in range(2)]
+    for learner in learners:
+        world.drive(learner, 0, STEPS)
+    assert_same_bits(stored(learners[0].state_dict()), stored(learners[1].state_dict()))
+    begun, resumed = (world.quick(name, (0, 1), full=True) for _ in range(2))
+    world.drive(begun, 0, 6)
+    resumed.load_state_dict(brought_to_the_gpu(begun.state_dict()))
+    resumed.recall(world.seen(6, (0, 1)))
+    world.drive(resumed, 6, STEPS)
+    assert_same_bits(stored(resumed.state_dict()), stored(learners[0].state_dict()))
+
+
+@every_learner
+def test_a_learner_of_the_gpu_predicts_on_the_cpu(worlds: Any, name: str, tmp_path: Path) -> None:
+    """What a trial leaves for `predict` is read where there may be no GPU."""
+    world = replace(worlds[1], dtype=torch.float32)
+    learner = world.quick(name, (0, 1), full=True)
+    world.drive(learner, 0, STEPS)
+    checkpoint.save(tmp_path / "learner.pt", name, learner, world.name, world.image_shape)
+    x = world.batch(70, (0, 1)).x
+    expected = learner.predict(x).cpu()
+    found = checkpoint.load(tmp_path / "learner.pt").predict(x.cpu())
+    assert float((found - expected).norm() / expected.norm()) < 1e-4
+
+
+def test_a_recorded_pass_is_the_pass(worlds: Any) -> None:
+    """Played back from the third pass on, many alive at once, others between: gradients and products to the last bit, and the count."""
+    world = worlds[1]
+    recorded, plain = (build(world.name, world.image_shape, world.classes, device="cuda") for _ in range(2))
+    plain.recorder = None
+    phi, statistics = plain.initial([0, 1])
+    batches = [replace(world, dtype=torch.float32).batch(step, (0, 1)) for step in range(8)]
+    v = torch.randn(phi.shape, generator=torch.Generator().manual_seed(3)).cuda()
+    results = []
+    for network in (recorded, plain):
+        passes = [network.training_pass(phi, statistics, b.x, cross_entropy(b.y), twice=True) for b in batches]
+        once = [network.training_pass(phi / 2, statistics, b.x, cross_entropy(b.y)) for b in batches]
+        products = [one.hessian_vector_product(v) for one in reversed(passes)]
+        logits = [network.logits(phi, statistics, b.x) for b in batches]
+        del passes[::2]
+        again = [network.training_pass(phi * 2, statistics, b.x, cross_entropy(b.y), twice=True) for b in batches]
+        results.append([*(p.gradient for p in [*passes, *once, *again]), *(p.loss for p in passes), *products, *logits])
+        assert network.gradient_evaluations == (3 * 8 + 2 * 8) * world.batch_size
+    assert len(recorded.recorder._free) == 2
+    for found, expected in zip(*results, strict=True):
+        assert bool(expected.abs().sum() > 0)
+        assert torch.equal(found, expected)
