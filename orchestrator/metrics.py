@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 
 @dataclass
@@ -197,7 +196,7 @@ def interval(values: np.ndarray) -> Interval:
     mean = float(finite.mean())
     if n == 1:
         return Interval(mean, None, None, 1)
-    half = float(stats.t.ppf(0.975, n - 1) * finite.std(ddof=1) / math.sqrt(n))
+    half = float(_t(n - 1) * finite.std(ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -208,6 +207,13 @@ def interval_curve(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
     some, several = np.maximum(n, 1), np.maximum(n, 2)
     mean = np.where(n > 0, np.where(there, curve, 0.0).sum(axis=0) / some, math.nan)
     squares = np.where(there, (curve - mean) ** 2, 0.0).sum(axis=0)
-    half = stats.t.ppf(0.975, several - 1) * np.sqrt(squares / (several - 1) / several)
+    half = _t(several - 1) * np.sqrt(squares / (several - 1) / several)
     half = np.where(n > 1, half, math.nan)
     return mean, mean - half, mean + half
+
+
+def _t(freedom: Any) -> Any:
+    """The 0.975 quantile of Student's t."""
+    from scipy import stats  # a second and more, which a trial's actor, where no interval is drawn, does without
+
+    return stats.t.ppf(0.975, freedom)

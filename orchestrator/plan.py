@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,7 +47,7 @@ class Configuration:
     stream: dict[str, Any]
     label: str
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Names this configuration, in every sweep and on every machine."""
         return short_hash([RESULTS_VERSION, self.learner, self.options, self.network, self.batch_size, self.stream])
@@ -61,7 +62,7 @@ class Trial:
     drawn_by: str = ""
     """The key of the `Study` that its configuration was drawn by; empty if it was planned."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         return f"{self.configuration.hash}-{short_hash(list(self.seeds), 6)}"
 

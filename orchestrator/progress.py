@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from orchestrator.plan import Plan
+from orchestrator.eta import ANY, Work, seconds_left
+from orchestrator.plan import Plan, canonical
 
 INTERVAL = 5.0
 """Seconds between two lines."""
@@ -37,9 +38,25 @@ class TrialState:
     """Spent learning, in this run of the command."""
     learned: int = 0
     """Batches learned in this run of the command."""
+    began: float | None = None
+    """When it took its slot; ``first``, ``last``: its first and last result of this run, and the batches by then."""
+    first: tuple[float, int] | None = None
+    last: tuple[float, int] | None = None
+    start: float | None = None
+    """Seconds from its slot to the first batch."""
     values: tuple[float, ...] = ()
     memory: int | None = None
     gpu_memory: int = 0
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per batch by the clock, from its first to its last result; as its actor says while there is but one.
+
+        The clock has more in it: checkpoints, results on their way, other trials that take the processor.
+        """
+        if self.first is not None and self.last is not None and self.last[1] > self.first[1]:
+            return (self.last[0] - self.first[0]) / (self.last[1] - self.first[1])
+        return self.seconds / self.learned if self.learned else None
 
 
 class Progress:
@@ -51,6 +68,7 @@ class Progress:
     def __init__(self, plan: Plan, slots: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._plan = plan
         self._known: dict[str, TrialState] = {}
+        self._kinds: dict[str, tuple[str, ...]] = {}
         self._slots, self._out, self._clock = max(1, slots), out or sys.stderr, clock
         self._started = self._told = clock()
         self._learned: deque[tuple[float, int]] = deque()
@@ -85,6 +103,8 @@ class Progress:
         for trial in self._plan.trials[len(self._known) :]:
             configuration = trial.configuration
             state = TrialState(configuration.label, configuration.hash, tuple(trial.seeds), configuration.batch_size)
+            whole = {key: value for key, value in configuration.options.items() if not isinstance(value, float)}
+            self._kinds[trial.key] = (canonical([configuration.learner, whole]), configuration.learner, ANY)
             self._known.setdefault(trial.key, state)  # a screen's thread looks here, too
         return self._known
 
@@ -93,7 +113,8 @@ class Progress:
         self._trials[key].state = how
 
     def started(self, key: str) -> None:
-        self._trials[key].state = "running"
+        trial = self._trials[key]
+        trial.state, trial.began, trial.first, trial.last = "running", self._clock(), None, None
 
     def advanced(self, key: str, batches: int, total: int, learned: int, seconds: float, error: float | None) -> None:
         """A chunk of `learned` batches took `seconds`; the trial is at `batches` of `total`."""
@@ -101,6 +122,12 @@ class Progress:
         trial.batches, trial.total, trial.error = batches, total, error if error is not None else trial.error
         trial.learned, trial.seconds = trial.learned + learned, trial.seconds + seconds
         now = self._clock()
+        if learned:
+            trial.last = (now, batches)
+            if trial.first is None:
+                trial.first = trial.last
+                if trial.began is not None:
+                    trial.start = max(0.0, now - trial.began - seconds)
         while self._learned and self._learned[0][0] < now - WINDOW:
             self._learned.popleft()
         self._learned.append((now, learned * trial.batch_size * len(trial.seeds)))
@@ -147,19 +174,22 @@ class Progress:
         return " · ".join(parts)
 
     def seconds_left(self) -> float | None:
-        """Estimate: what each open trial still has to learn, at its own pace (or the mean pace of the others)."""
-        paces = {key: t.seconds / t.learned for key, t in self._trials.items() if t.learned}
-        if not paces:
-            return None
-        mean_pace = sum(paces.values()) / len(paces)
-        total = max(trial.total for trial in self._trials.values())
-        rest = [
-            paces.get(key, mean_pace) * ((trial.total or total) - trial.batches)
-            for key, trial in self._trials.items()
-            if trial.state in ("waiting", "running")
+        """Estimate of the time until the last trial is over; see `eta`."""
+        trials = self._trials
+        total = max((trial.total for trial in trials.values()), default=0)
+        works = [
+            Work(
+                self._kinds[key],
+                (trial.total or total) - trial.batches if trial.state in ("waiting", "running") else 0,
+                trial.pace,
+                trial.state == "running",
+            )
+            for key, trial in trials.items()
         ]
-        rest += [mean_pace * total] * (self._plan.size - len(self._trials))  # those that are still to be drawn
-        return max(sum(rest) / self._slots, max(rest, default=0.0))
+        works += [Work((ANY,), total)] * (self._plan.size - len(trials))  # those that are still to be drawn
+        starts = [trial.start for trial in trials.values() if trial.start is not None]
+        # Not the mean: the first ones wait for their processes, the others find them there.
+        return seconds_left(works, self._slots, min(starts, default=0.0))
 
 
 def clock_time(seconds: float) -> str:

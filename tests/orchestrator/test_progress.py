@@ -27,12 +27,14 @@ def test_lines_and_eta() -> None:
     now[0] = 6.0
     progress.advanced(one, 100, 400, learned=100, seconds=5.0, error=0.5)
     assert out.getvalue() == (
-        # 300 batches left of the first at 0.05 s, and 400 each of the other two: 55 s of work for two slots
-        "[0:06] 0/3 trials done · ETA 0:28 · foml K=1: error 0.500 at 25 %\n"
+        # at 0.05 s a batch, the first has 15 s left, the second 20; the third begins after the first and takes a second
+        # to start, as the first did: 15 + 1 + 20
+        "[0:06] 0/3 trials done · ETA 0:36 · foml K=1: error 0.500 at 25 %\n"
     )
+    now[0] = 36.0  # by the clock a batch takes 0.1 s
     progress.advanced(one, 400, 400, learned=300, seconds=15.0, error=0.25)
-    progress.ended(one, how="done")
     progress.already(two)
-    assert out.getvalue().splitlines()[1] == "[0:06] 1/3 trials done · ETA 0:20"
+    progress.ended(one, how="done")
+    assert out.getvalue().splitlines()[-1] == "[0:36] 2/3 trials done · ETA 0:41"
     progress.ended(three, how="failed")
-    assert progress.line() == "[0:06] 2/3 trials done, 1 failed · ETA 0:00"
+    assert progress.line() == "[0:36] 2/3 trials done, 1 failed · ETA 0:00"
