@@ -15,21 +15,19 @@ class Halt:
     """Whether a sweep is to stop, and why.
 
     ``asked``: set once it is; trials then end with the chunk they are in. ``reason``: `INTERRUPTED`, or a sentence.
+    ``interrupted``: whether that came from outside, by a signal or the loss of Ray: the trials can do nothing for it.
     """
 
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.reason = ""
+        self.interrupted = False
         self._say: Callable[[str], None] | None = None
 
-    @property
-    def interrupted(self) -> bool:
-        return self.asked.is_set() and self.reason == INTERRUPTED
-
-    def ask(self, reason: str) -> None:
+    def ask(self, reason: str, interrupted: bool = False) -> None:
         """Stop with the chunks in flight; the first reason counts."""
         if not self.asked.is_set():
-            self.reason = reason
+            self.reason, self.interrupted = reason, interrupted
             self.asked.set()
 
     @contextmanager
@@ -65,7 +63,7 @@ class Halt:
 
     def _handle(self, number: int, frame: Any) -> None:
         if self._say is None or self.asked.is_set():
-            self.ask(INTERRUPTED)
+            self.ask(INTERRUPTED, interrupted=True)
             raise KeyboardInterrupt
-        self.ask(INTERRUPTED)
+        self.ask(INTERRUPTED, interrupted=True)
         self._say("stopping: the chunks in flight are finished and kept (once more to stop at once)")

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.halt import Halt
 from orchestrator.plan import Plan, Trial
 from orchestrator.progress import Progress
+from orchestrator.ray_health import guarded
 from orchestrator.search import Search
 from orchestrator.storage import Mirror
 from orchestrator.watcher import watched
@@ -74,8 +75,10 @@ def prepare_environment(local: bool) -> None:
 
 
 @contextmanager
-def ray_running(local: bool) -> Iterator[Cluster]:
+def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Iterator[Cluster]:
     """Ray for this block: the running cluster if there is one and `local` is false, else one of our own.
+
+    If it is gone of a sudden, `lost` is told, and has to end the process; see `ray_health.guarded`.
 
     Raises:
         OrchestratorError: `RAY_ADDRESS` names a cluster that does not answer.
@@ -93,11 +96,12 @@ def ray_running(local: bool) -> Iterator[Cluster]:
         except ConnectionError as error:
             rule = "must name a running cluster"
             raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
-    try:
-        with watched() if address is None else nullcontext():
-            yield _found(local=address is None)
-    finally:
-        ray.shutdown()
+    own = address is None
+    with watched() if own else nullcontext(), nullcontext() if lost is None else guarded(own, lost):
+        try:
+            yield _found(local=own)
+        finally:
+            ray.shutdown()
 
 
 def _found(local: bool) -> Cluster:

@@ -18,7 +18,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pandas as pd
 
@@ -38,12 +38,14 @@ from orchestrator.launch import (
 )
 from orchestrator.plan import make_plan, sweep_folder
 from orchestrator.progress import Progress
+from orchestrator.ray_health import output_to
 from orchestrator.schedulers import RunAll
 from orchestrator.search import Search
 from orchestrator.source import StoreSource
 from orchestrator.storage import open_folder
 from orchestrator.telling import Telling
-from orchestrator.tracking_database import await_server
+from orchestrator.tracking_database import await_server, first_line
+from orchestrator.watcher import end_descendants
 from streams.build import cached
 from streams.errors import StreamsError
 from streams.store import TaskStore
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from orchestrator.tracking import Writer
 
 ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 130
+RAY_LOG = "ray.log"
+"""In the sweep's folder: what Ray had to say, if anything."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ def run_sweep(
     rerun: bool = False,
     resume: str | None = None,
     quiet: bool = False,
+    at_loss: Callable[[SweepResult], None] | None = None,
 ) -> SweepResult:
     """Run a sweep to its end, and report on it.
 
@@ -100,6 +105,8 @@ def run_sweep(
         rerun: forget what an earlier run of this sweep left, and run everything again.
         resume: the name of a sweep that was begun before; it goes on with the configuration it had.
         quiet: tell nothing on standard error while it runs.
+        at_loss: what to do with the result if Ray itself is killed while trials run, after which the process ends with
+            exit code 130 (what waits for an answer of Ray does not come back); its text is printed if None.
 
     Raises:
         OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started.
@@ -108,7 +115,7 @@ def run_sweep(
         checked = _begun_before(resume, overrides)
     else:
         checked = config.check(sweep) if isinstance(sweep, Mapping) else config.load(sweep, overrides)
-    return _run(checked, local, rerun, Telling(quiet))
+    return _run(checked, local, rerun, Telling(quiet, at_loss))
 
 
 def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
@@ -200,16 +207,44 @@ def _track(
                 await_server(sweep.document.tracking.uri, telling.say)
         except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
             outcome.finished |= journal.finished()
-        problems = _close_trials(outcome, writer) + writer.drain()
-        status = "KILLED" if halt.interrupted else "FAILED" if outcome.failed else "FINISHED"
+        return _end(sweep, journal, writer, halt, outcome)
     except BaseException as error:
         writer.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
+
+
+def _end(sweep: Sweep, journal: Journal, writer: Writer, halt: Halt, outcome: Outcome) -> SweepResult:
+    """Write what is left to MLflow, end all runs, and report."""
+    problems = _close_trials(outcome, writer) + writer.drain()
     try:
-        writer.close(status)
+        writer.close("KILLED" if halt.interrupted else "FAILED" if outcome.failed else "FINISHED")
     except OrchestratorError as error:
         problems += error.faults
     return _result(sweep, journal, outcome, problems, halt)
+
+
+def _end_without_ray(
+    reason: str, sweep: Sweep, journal: Journal, writer: Writer, halt: Halt, outcome: Outcome, telling: Telling
+) -> None:
+    """Ray is gone, and the main thread may be inside of it for good: end the command from here, as interrupted."""
+    try:
+        halt.ask(reason, interrupted=True)
+        telling.say(f"{reason}: the sweep ends here")
+        end_descendants()
+        outcome.finished |= journal.finished()
+        result = _end(sweep, journal, writer, halt, outcome)
+        if telling.at_loss is None:
+            print(result.text, file=sys.__stdout__)
+        else:
+            telling.at_loss(result)
+    except Exception as error:  # whatever it is, the command ends
+        line = f"{reason}: go on with: {resume_command(sweep)} ({type(error).__name__}: {first_line(error)})"
+        print(line, file=sys.stderr)
+    finally:
+        for stream in (sys.__stdout__, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(INTERRUPTED)
 
 
 def _run_open_trials(
@@ -237,7 +272,11 @@ def _run_open_trials(
         return
     total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
     search = Search(sweep, journal, outcome.ended, total, ledger)
-    with ray_running(local) as cluster:
+
+    def lost(reason: str) -> None:
+        _end_without_ray(reason, sweep, journal, writer, halt, outcome, telling)
+
+    with output_to(journal.root / RAY_LOG), ray_running(local, lost) as cluster:
         check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
         slots = cluster.slots(sweep)
         progress = Progress(plan, slots)
@@ -415,6 +454,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code."""
     arguments = _arguments(argv)
+    show = partial(_show, as_json=arguments.json, quiet=arguments.quiet, out=sys.stdout)
     try:
         if arguments.cluster is not None:
             from orchestrator import remote
@@ -434,6 +474,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 arguments.rerun,
                 arguments.resume,
                 arguments.quiet,
+                show,
             )
     except (OrchestratorError, StreamsError) as error:
         print(error, file=sys.stderr)
@@ -441,11 +482,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from here", file=sys.stderr)
         return _refused(INTERRUPTED, ["interrupted"], arguments.json)
-    if arguments.quiet or arguments.json:
+    show(result)
+    return result.exit_code
+
+
+def _show(result: SweepResult, as_json: bool, quiet: bool, out: TextIO) -> None:
+    """What the command prints at its end."""
+    if quiet or as_json:
         for line in result.problems:
             print(f"problem: {line}", file=sys.stderr)
-    print(result.json if arguments.json else result.line if arguments.quiet else result.text)
-    return result.exit_code
+    print(result.json if as_json else result.line if quiet else result.text, file=out, flush=True)
 
 
 def _refused(code: int, faults: list[str], as_json: bool) -> int:

@@ -7,16 +7,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.progress import Progress
 from streams.progress import ProgressLine
 
+if TYPE_CHECKING:
+    from orchestrator.sweep import SweepResult
+
 
 @dataclass(frozen=True)
 class Telling:
-    """What goes to standard error besides errors; nothing if `quiet`."""
+    """What goes to standard error besides errors; nothing if `quiet`.
+
+    ``at_loss``: who is given the result where the process ends without coming back; see `run_sweep`.
+    """
 
     quiet: bool = False
+    at_loss: Callable[[SweepResult], None] | None = None
 
     def say(self, line: str) -> None:
         """One line."""

@@ -28,7 +28,7 @@ def watched() -> Iterator[None]:
     if not (_PROC / "self" / "stat").exists():
         yield
         return
-    known = [[pid, started] for pid, (_, started) in _descendants(os.getpid()).items()]
+    known = [[pid, started] for pid, (_, started, _) in descendants(os.getpid()).items()]
     command = [sys.executable, "-I", __file__]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdin is not None
@@ -43,14 +43,17 @@ def watched() -> Iterator[None]:
                 process.stdin.close()
 
 
-def _descendants(pid: int) -> dict[int, tuple[int, int]]:
-    """Process id → (parent, start time in clock ticks since boot) of all that come from a process."""
+def descendants(pid: int) -> dict[int, tuple[int, int, str]]:
+    """Process id → (parent, start time in clock ticks since boot, state) of all that come from a process.
+
+    Empty where there is no `/proc`.
+    """
     everyone = {}
-    for path in _PROC.iterdir():
+    for path in _PROC.iterdir() if _PROC.is_dir() else ():
         if path.name.isdigit():
             with suppress(OSError, ValueError):
                 everyone[int(path.name)] = _stat(int(path.name))
-    found: dict[int, tuple[int, int]] = {}
+    found: dict[int, tuple[int, int, str]] = {}
     waiting = [pid]
     while waiting:
         parent = waiting.pop()
@@ -61,10 +64,34 @@ def _descendants(pid: int) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _stat(pid: int) -> tuple[int, int]:
-    """Parent and start time; raises OSError if there is no such process."""
+def _stat(pid: int) -> tuple[int, int, str]:
+    """Parent, start time, state; raises OSError if there is no such process."""
     fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    return int(fields[1]), int(fields[19])
+    return int(fields[1]), int(fields[19]), fields[0]
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process, and it is not one that has ended and waits to be buried."""
+    try:
+        return _stat(pid)[2] not in "ZX"
+    except (OSError, ValueError):
+        return False
+
+
+def command_of(pid: int) -> str:
+    """A process's command line; empty if there is none."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def end_descendants() -> None:
+    """Kill all that have come from this process, but for a watcher."""
+    for pid in descendants(os.getpid()):
+        if __file__ not in command_of(pid):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def main() -> None:

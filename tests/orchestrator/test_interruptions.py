@@ -38,27 +38,61 @@ def test_a_killed_learner_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
             pid = int(attempt.read_text().split()[1])
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
-        _, errors = process.communicate(timeout=240)
+        out, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors
+    assert_only_ours(out)
     assert len(set(killed)) == 2
     (trial,) = trials(folder, "long")
     assert len(list(trial.glob("attempt-*"))) == 3
     assert_long_is_whole(folder)
 
 
-@pytest.mark.parametrize("what", ["ray::StreamActor", pytest.param("/raylet/raylet ", marks=pytest.mark.slow)])
-def test_a_killed_stream_actor_or_raylet_is_no_loss(tmp_path: Path, what: str) -> None:
+def test_a_killed_stream_actor_is_no_loss(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, LONG)
     with running(folder, "sweep.yaml") as process:
         wait_for(lambda: reached(folder, "long", 6), process)
-        (pid,) = (pid for pid, words in family(process.pid).items() if what in words)
-        os.kill(pid, signal.SIGKILL)
-        _, errors = process.communicate(timeout=240)
-    if process.returncode != 0:  # a machine without its raylet may end the command; it goes on all the same
-        assert "Traceback" not in errors
-        again = run(folder, "--resume", "long")
-        assert again.returncode == 0, again.stderr
+        kill_one(process.pid, "ray::StreamActor")
+        out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert_only_ours(out)
     assert_long_is_whole(folder)
+
+
+@pytest.mark.parametrize("what", ["/gcs/gcs_server ", pytest.param("/raylet/raylet ", marks=pytest.mark.slow)])
+def test_without_ray_the_command_ends_and_resume_goes_on(tmp_path: Path, what: str) -> None:
+    """Calls into Ray do not come back then, or wait for ever for a machine to run an actor on."""
+    folder = folder_with(tmp_path, LONG)
+    with running(folder, "sweep.yaml") as process:
+        wait_for(lambda: reached(folder, "long", 6), process)
+        ours = family(process.pid)
+        kill_one(process.pid, what)
+        killed_at = time.monotonic()
+        out, errors = process.communicate(timeout=60)
+        seconds = time.monotonic() - killed_at
+    assert process.returncode == 130, errors
+    assert seconds < 45
+    assert "Traceback" not in errors
+    assert_only_ours(out)
+    last = out.splitlines()[-1]
+    assert last.endswith(" is gone: go on with: python -m orchestrator.sweep --resume long") or (
+        "is gone (" in last and last.endswith("): go on with: python -m orchestrator.sweep --resume long")
+    )
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not [words for pid, words in ours.items() if command_line(pid) == words]
+    again = run(folder, "--resume", "long")
+    assert again.returncode == 0, again.stderr
+    assert_long_is_whole(folder)
+
+
+def kill_one(pid: int, what: str) -> None:
+    (found,) = (member for member, words in family(pid).items() if what in words)
+    os.kill(found, signal.SIGKILL)
+
+
+def assert_only_ours(out: str) -> None:
+    """Standard output holds the table and what follows it, and nothing of Ray's."""
+    assert out.startswith("learner "), out
+    assert not [line for line in out.splitlines() if line.startswith((" ", "\x1b", "(", "["))], out
 
 
 def test_a_killed_driver_leaves_no_process_and_the_sweep_goes_on(tmp_path: Path) -> None:
