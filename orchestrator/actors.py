@@ -14,6 +14,7 @@ import ray
 from ray import tune
 
 from orchestrator import chunks, machine, metrics, protocol, provenance, usage
+from orchestrator.disk import told_when_full
 from orchestrator.source import Shape, Source, Stack
 from orchestrator.storage import TrialCopy
 from orchestrator.stream_actors import own_stream_actor
@@ -96,12 +97,13 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         # Results at an address are worked on in a copy, and every file of it is put there.
         self._copy = None if config["address"] is None else TrialCopy(config["address"])
         self._folder = Path(config["folder"]) if self._copy is None else self._copy.folder
-        self._attempt = chunks.claim(self._folder)
-        if self._copy is not None:
-            self._copy.claim(self._attempt)
-        self._log = TrialLog(self._folder, f"attempt {self._attempt}")
-        with self._log.recording():
-            self._begin(config)
+        with told_when_full(self._folder):
+            self._attempt = chunks.claim(self._folder)
+            if self._copy is not None:
+                self._copy.claim(self._attempt)
+            self._log = TrialLog(self._folder, f"attempt {self._attempt}")
+            with self._log.recording():
+                self._begin(config)
 
     def _begin(self, config: dict[str, Any]) -> None:
         import torch
@@ -152,12 +154,13 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         run = self._protocol
         advances = not run.finished  # it may have been finished before this actor began
         slice_ = run.advance(self._chunk) if advances else run.curves.since(run.batches)
-        if run.finished:
-            path = self._folder / chunks.LEARNER_FILE
-            if advances or not checkpoint.is_whole(path):
-                checkpoint.save(path, self._learner, run.learner, self._network, self._image_shape)
-        if advances:
-            chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
+        with told_when_full(self._folder):
+            if run.finished:
+                path = self._folder / chunks.LEARNER_FILE
+                if advances or not checkpoint.is_whole(path):
+                    checkpoint.save(path, self._learner, run.learner, self._network, self._image_shape)
+            if advances:
+                chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
         if self._copy is not None:
             self._copy.push(self._attempt)
         remarks, self._remarks = self._remarks, []

@@ -62,9 +62,12 @@ def claim(folder: Path) -> int:
         try:
             with (folder / f"attempt-{attempt:04d}").open("x") as file:
                 file.write(f"{socket.gethostname()} {os.getpid()}\n")
-            return attempt
+            break
         except FileExistsError:
             attempt += 1
+    for unfinished in folder.glob(".chunk-*"):  # of those who were killed while they wrote
+        unfinished.unlink(missing_ok=True)
+    return attempt
 
 
 def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, finished: bool) -> Path:
@@ -76,12 +79,16 @@ def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, fin
     path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
     temporary = folder / f".{path.name}.{os.getpid()}"
     content = {"format": FORMAT, "state": state, "curves": _as_tensors(curves.state_dict()), "finished": finished}
-    with temporary.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     if _attempt(folder) != attempt:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
         raise SupersededError(
             f"{folder}: attempt {attempt} was superseded by attempt {_attempt(folder)}; it writes no more"
         )

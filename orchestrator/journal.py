@@ -9,11 +9,12 @@ import shutil
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan import Plan, Trial, canonical, short_hash
 from orchestrator.storage import Mirror
@@ -95,8 +96,9 @@ class Journal:
                 remedy = "wait for it, or stop it"
                 raise ConfigError(fault(str(self.root), "", rule, file.read().strip(), remedy)) from None
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+            with suppress(OSError):  # a note for whoever is refused; a full disk is told of elsewhere
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+                file.flush()
             yield
 
     def take(self, rerun: bool = False, tell: Callable[[str], None] = print) -> None:
@@ -221,6 +223,8 @@ def _writing(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if is_full(error):
+            raise DiskFullError(full_line(root)) from error
         rule = f"must be a folder that can be written ({error.strerror})"
         raise ConfigError(fault(str(root), "", rule)) from error
 

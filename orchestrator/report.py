@@ -17,6 +17,7 @@ import pandas as pd
 
 from orchestrator import charts, comparison, figures, results, tables
 from orchestrator.comparison import Row
+from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.results import SweepRuns
 from orchestrator.tracking_database import DEFAULT_URI, first_line
@@ -82,6 +83,8 @@ def write_report(
             # Whoever looks at a report while it is made anew sees the old files or the new, and none cut short.
             paths = [path.replace(out / path.name) for path in sorted(Path(new).iterdir())]
     except OSError as error:
+        if is_full(error):
+            raise DiskFullError(full_line(out)) from error
         raise OrchestratorError(fault(str(out), "", f"must be a folder that can be written ({error})")) from error
     problems = []
     try:

@@ -25,6 +25,7 @@ import pandas as pd
 from orchestrator import config, provenance
 from orchestrator.budget import open_ledger
 from orchestrator.config import Sweep
+from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal, given_before
@@ -207,6 +208,11 @@ def _track(
                 await_server(sweep.document.tracking.uri, telling.say)
         except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
             outcome.finished |= journal.finished()
+        except Exception as error:
+            if not is_full(error):
+                raise
+            halt.ask(str(error) if isinstance(error, DiskFullError) else full_line(journal.root), interrupted=True)
+            outcome.finished |= journal.finished()
         return _end(sweep, journal, writer, halt, outcome)
     except BaseException as error:
         writer.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
@@ -215,12 +221,12 @@ def _track(
 
 def _end(sweep: Sweep, journal: Journal, writer: Writer, halt: Halt, outcome: Outcome) -> SweepResult:
     """Write what is left to MLflow, end all runs, and report."""
-    problems = _close_trials(outcome, writer) + writer.drain()
+    failed, lacking = _close_trials(outcome, writer), writer.drain()
     try:
         writer.close("KILLED" if halt.interrupted else "FAILED" if outcome.failed else "FINISHED")
     except OrchestratorError as error:
-        problems += error.faults
-    return _result(sweep, journal, outcome, problems, halt)
+        lacking += error.faults
+    return _result(sweep, journal, outcome, failed, lacking, halt)
 
 
 def _end_without_ray(
@@ -321,7 +327,10 @@ def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
     ]
 
 
-def _result(sweep: Sweep, journal: Journal, outcome: Outcome, problems: list[str], halt: Halt) -> SweepResult:
+def _result(
+    sweep: Sweep, journal: Journal, outcome: Outcome, failed: list[str], lacking: list[str], halt: Halt
+) -> SweepResult:
+    """Report on what MLflow has. `failed`, `lacking`: a line for each trial that failed, and for what MLflow lacks."""
     from orchestrator import report, tracking
 
     uri, mirror = sweep.document.tracking.uri, journal.mirror
@@ -331,12 +340,13 @@ def _result(sweep: Sweep, journal: Journal, outcome: Outcome, problems: list[str
         written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
         if mirror is not None:
             mirror.push_report(root / "report")
-    except tracking.TrackingError as error:
-        return _unreported(sweep, root, [*problems, *error.faults], halt.interrupted, outcome)
-    problems = [*(line for line in problems if not line.endswith(tracking.HEALED)), *written.problems]
+    except OrchestratorError as error:
+        return _unreported(sweep, root, [*failed, *lacking, *error.faults], halt, outcome)
+    lacking = [line for line in lacking if not line.endswith(tracking.HEALED)]
+    problems = [*failed, *lacking, *written.problems]
     if halt.interrupted:
         code = INTERRUPTED
-    elif written.best is None and not outcome.over_budget:
+    elif written.best is None and not lacking and not outcome.over_budget:
         code = NOTHING_USABLE
     elif outcome.failed or problems:
         code = SOME_FAILED
@@ -345,6 +355,8 @@ def _result(sweep: Sweep, journal: Journal, outcome: Outcome, problems: list[str
     lines = [written.table, ""]
     if written.best is not None:
         lines.append(f"best: {written.best}")
+    elif lacking:
+        lines.append("best: not known, MLflow has not everything yet")
     else:
         lines.append("best: none, no configuration finished with every seed")
     lines += [
@@ -355,13 +367,15 @@ def _result(sweep: Sweep, journal: Journal, outcome: Outcome, problems: list[str
     if outcome.spent:
         lines.append(f"spent: {outcome.spent}")
     lines += [f"problem: {line}" for line in problems]
-    resume = resume_command(sweep) if halt.asked.is_set() else None
+    resume = resume_command(sweep) if halt.asked.is_set() or lacking else None
     if outcome.over_budget:
         resume = f"{resume_command(sweep)} {outcome.over_budget}"
         left = outcome.plan.size - len(outcome.ended) - len(outcome.failed)
         lines.append(f"budget reached, {left} {'trial' if left == 1 else 'trials'} not ended: go on with: {resume}")
     if halt.asked.is_set():
         lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
+    elif lacking:
+        lines.append(f"everything is in {root}; this sends MLflow what it lacks: {resume_command(sweep)}")
     told = _document(sweep, outcome, root, code, problems, resume, written)
     return SweepResult(
         sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code, told
@@ -387,15 +401,17 @@ def _document(
     return document(sweep.name, code, metric, written.rows, failed, written.run_id, root, report, problems, resume)
 
 
-def _unreported(sweep: Sweep, root: Path, problems: list[str], interrupted: bool, outcome: Outcome) -> SweepResult:
-    """What a sweep came to whose results are on disk while MLflow is away."""
+def _unreported(sweep: Sweep, root: Path, problems: list[str], halt: Halt, outcome: Outcome) -> SweepResult:
+    """What a sweep came to whose results are on disk while MLflow is away, or the report cannot be written."""
     told = list(dict.fromkeys(problems))
     lines = [f"problem: {line}" for line in told]
+    if halt.asked.is_set():
+        lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
     lines.append(
-        f"everything is in {root}; once MLflow answers, this sends it what it lacks and writes the report: "
+        f"everything is in {root}; once that is mended, this sends MLflow what it lacks and writes the report: "
         f"{resume_command(sweep)}"
     )
-    code = INTERRUPTED if interrupted else SOME_FAILED
+    code = INTERRUPTED if halt.interrupted else SOME_FAILED
     empty = pd.DataFrame()
     document = _document(sweep, outcome, root, code, told, resume_command(sweep), None)
     return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code, document)
@@ -479,6 +495,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OrchestratorError, StreamsError) as error:
         print(error, file=sys.stderr)
         return _refused(getattr(error, "exit_code", BAD_INPUT), str(error).splitlines(), arguments.json)
+    except OSError as error:
+        if not is_full(error):
+            raise
+        line = full_line(Path(error.filename or "."))
+        print(line, file=sys.stderr)
+        return _refused(INTERRUPTED, [line], arguments.json)
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from here", file=sys.stderr)
         return _refused(INTERRUPTED, ["interrupted"], arguments.json)

@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from orchestrator.disk import full_line, is_full
 from orchestrator.errors import fault
 from orchestrator.metrics import Curves
 from orchestrator.plan import Plan
 from orchestrator.provenance import Provenance
 from orchestrator.run_tree import forget
 from orchestrator.storage import Mirror
-from orchestrator.tracking_database import TrackingError, check_reachable, first_line, prepare
+from orchestrator.tracking_database import TrackingError, check_reachable, database_path, first_line, prepare
 from orchestrator.tracking_projection import Projection
 
 __all__ = ["HEALED", "TrackingError", "Writer", "forget", "prepare"]
@@ -219,6 +220,10 @@ class Writer:
 
     def _fell_behind(self, key: str, error: Exception) -> None:
         line = str(error) if isinstance(error, TrackingError) else self._out_of_reach()
+        if not line and is_full(error):
+            path = database_path(self._uri)
+            where = Path.cwd() if path is None else path.parent
+            line = f"tracking: {full_line(where)}: then MLflow is sent what it lacks"
         if not line:
             what = self._projection.stack(key).trial.configuration.label if key else "the sweep's run"
             line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"

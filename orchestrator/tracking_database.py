@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from orchestrator.disk import full_line, is_full
 from orchestrator.errors import OrchestratorError, fault
 
 URI_KEY = "tracking.uri"
@@ -77,6 +78,8 @@ def connect(uri: str) -> Any:
         os.environ.setdefault(key, value)
     from mlflow import MlflowClient
 
+    # It logs a traceback of whatever its database says, before it raises it.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     try:
         with _quiet("mlflow"):
             client = MlflowClient(tracking_uri=uri)
@@ -247,6 +250,8 @@ def await_server(uri: str, tell: Callable[[str], None], patience_s: float = PATI
 
 
 def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
+    if is_full(error) and (path := database_path(uri)) is not None:
+        return TrackingError(fault(URI_KEY, "", full_line(path), uri))
     return TrackingError(fault(URI_KEY, "", rule, uri, first_line(error)))
 
 

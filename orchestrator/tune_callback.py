@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
+from orchestrator.disk import DiskFullError
 from orchestrator.halt import Halt
 from orchestrator.plan import Trial
 from orchestrator.progress import Progress
@@ -84,11 +86,15 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
+        if self._no_room(trial):
+            return
         self._log(trial, f"attempt over, another goes on from its last chunk: {_reason(trial)}")
         self._progress.again(_key(trial), _reason(trial))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
+        if self._no_room(trial):
+            return  # it has not failed: it goes on when there is room
         key, failed = _key(trial), self._outcome.failed
         failed[key] = _reason(trial)
         self._log(trial, f"failed for good: {failed[key]}")
@@ -99,6 +105,16 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
 
     def _log(self, trial: TuneTrial, line: str) -> None:
         TrialLog(Path(trial.config["trial"]["folder"]), "driver").say(line)
+
+    def _no_room(self, trial: TuneTrial) -> bool:
+        """Whether a full disk ended the trial's actor; then all is to stop, as every other will meet it."""
+        cause = _cause(trial)
+        if not isinstance(cause, DiskFullError):
+            return False
+        if not self._halt.asked.is_set():
+            self._progress.say(str(cause))
+            self._halt.ask(str(cause), interrupted=True)
+        return True
 
 
 class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
@@ -162,11 +178,22 @@ def _key(trial: TuneTrial) -> str:
     return key
 
 
+def _cause(trial: TuneTrial) -> BaseException | None:
+    """What ended the trial's actor, read where Tune has put it: its copy in the storage may have found no room."""
+    path = trial.pickled_error_file
+    if path is None:
+        return None
+    try:
+        error: BaseException = pickle.loads(Path(path).read_bytes())
+    except Exception:  # cut, or of a class that is only known there
+        return None
+    return getattr(error, "cause", None) or error
+
+
 def _reason(trial: TuneTrial) -> str:
     """The last line of the error that ended the trial's actor; a process that was killed leaves none."""
-    error = trial.get_pickled_error() or trial.get_error()
-    if error is None:
+    cause = _cause(trial)
+    if cause is None:
         return "its process was killed, or crashed"
-    cause = getattr(error, "cause", None) or error
     lines = str(cause).strip().splitlines() or [type(cause).__name__]
     return lines[-1].strip()

@@ -1,7 +1,10 @@
 """Build task stores: `python -m streams.build NAME --out DIR [--seeds 3] [key=value ...]`, or `build` and `cached`."""
 
 import argparse
+import errno
 import hashlib
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -54,9 +57,10 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
             _add_seeds(recipe, store, [seed for seed in wanted if seed not in store.seeds], tell)
     except OSError as error:
         remedy = "choose another folder, or make room and rights in this one"
-        raise StoreError(
-            fault(error.filename or folder, "cannot be read or written", error.strerror or error, remedy)
-        ) from error
+        reason = os.strerror(error.errno) if error.errno else error  # Arrow has words of its own
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = f"make room: {shutil.disk_usage(folder.parent).free:,} bytes are free"
+        raise StoreError(fault(error.filename or folder, "cannot be read or written", reason, remedy)) from error
     return TaskStore.open(folder)
 
 

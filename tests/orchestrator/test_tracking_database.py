@@ -49,7 +49,7 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     await_server("sqlite:///nowhere.db", lambda line: pytest.fail(line), patience_s=60)
     stream = {"name": "rainbow_digits"}
     document = {"name": "x y", "stream": stream, "learners": [{"name": "online"}], "seeds": 1, "tracking": {"uri": uri}}
-    result = _result(config.check(document), tmp_path, Outcome(Plan("x y", (), {}), set()), ["behind"], Halt())
+    result = _result(config.check(document), tmp_path, Outcome(Plan("x y", (), {}), set()), ["behind"], [], Halt())
     assert (result.exit_code, result.best) == (SOME_FAILED, None)
     assert isinstance(result.summary, pd.DataFrame)
     assert result.problems[0] == "behind"
