@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -178,7 +179,9 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
     Raises:
         ConfigError: one line for everything that is wrong.
     """
-    faults: list[str] = []
+    faults = _unprintable(document, file)
+    if faults:
+        raise ConfigError(*faults)
     top: _Document | None = None
     try:
         top = _Document.model_validate(dict(document))
@@ -365,7 +368,7 @@ def _override(document: dict[str, Any], word: str) -> str | None:
     if not equals or not steps:
         return fault(COMMAND_LINE, word, "must be written key=value, such as seeds=3 or learners[0].K=5")
     try:
-        value = yaml.load(text, Loader=StrictLoader)
+        value = parsed(text)
     except yaml.YAMLError:
         return fault(COMMAND_LINE, key, "must be a YAML value", text)
     place: Any = document
@@ -382,6 +385,30 @@ def _override(document: dict[str, Any], word: str) -> str | None:
                 place[step] = {}
             place = place[step]
     return None
+
+
+def parsed(text: str) -> Any:
+    """A value as it is read behind `key=`: YAML. Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=StrictLoader)
+
+
+def _unprintable(value: Any, file: str, where: str = "") -> list[str]:
+    """A line for every text in a document that can stand in no name, path or line of output."""
+    if isinstance(value, str):
+        bad = sorted({char for char in value if unicodedata.category(char) in ("Cc", "Cs")})
+        rule = f"must not contain control characters or broken Unicode ({', '.join(map(ascii, bad))})"
+        return [fault(file, where, rule, ascii(value))] if bad else []
+    if isinstance(value, Mapping):
+        parts = [
+            (f"{where}.{ascii(key)[1:-1]}" if where else ascii(key)[1:-1], part)
+            for key, part in value.items()
+            if isinstance(key, str)
+        ]
+    elif isinstance(value, list):
+        parts = [(f"{where}[{index}]", part) for index, part in enumerate(value)]
+    else:
+        return []
+    return [line for path, part in parts for line in _unprintable(part, file, path)]
 
 
 def _dotted(steps: Sequence[int | str]) -> str:

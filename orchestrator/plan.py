@@ -21,6 +21,8 @@ from streams.schedule import HeldBack, Schedule
 
 RESULTS_VERSION = 3
 """Raised whenever the same configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
+_FOLDER_LENGTH = 180
+"""Characters of a folder's name; file systems allow 255 bytes."""
 
 
 def canonical(value: Any) -> str:
@@ -164,6 +166,8 @@ class Plan:
 def sweep_folder(storage: str | Path, name: str) -> Path:
     """The sweep's folder in the storage; any name gives one safe folder of its own."""
     safe = quote(name, safe=" ").replace("~", "%7E")
+    if len(safe) > _FOLDER_LENGTH:  # ~ is in no short one
+        safe = f"{safe[:_FOLDER_LENGTH]}~{short_hash(name)}"
     return Path(storage) / (safe if safe.strip(". ") else safe.replace(".", "%2E").replace(" ", "%20"))
 
 

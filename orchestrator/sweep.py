@@ -121,7 +121,8 @@ def run_sweep(
 
 def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
     """The sweep of this name; `storage=…` says where to look, other words change it."""
-    storage = next((word.partition("=")[2] for word in reversed(overrides) if word.startswith("storage=")), "results")
+    changes = config.overridden({}, [word for word in overrides if word.startswith("storage=")])
+    storage = str(changes.get("storage", "results"))
     given = given_before(open_folder(storage, name)[0], name)
     return config.check(config.overridden(given, overrides), f"{storage}/{name}")
 
@@ -419,9 +420,19 @@ def _unreported(sweep: Sweep, root: Path, problems: list[str], halt: Halt, outco
 
 def resume_command(sweep: Sweep) -> str:
     """What to type to go on with a sweep."""
-    storage = sweep.document.storage
-    elsewhere = "" if storage == "results" else f" {shlex.quote(f'storage={storage}')}"
-    return f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)}{elsewhere}"
+    name, storage = sweep.name, sweep.document.storage
+    resume = f"--resume={shlex.quote(name)}" if name.startswith("-") else f"--resume {shlex.quote(name)}"
+    elsewhere = "" if storage == "results" else f" {shlex.quote(f'storage={_as_word(storage)}')}"
+    return f"python -m orchestrator.sweep {resume}{elsewhere}"
+
+
+def _as_word(value: str) -> str:
+    """What stands behind `key=` for this text: itself, or quoted where YAML would take it for something else."""
+    try:
+        same = config.parsed(value) == value
+    except Exception:  # whatever YAML finds in it
+        same = False
+    return value if same else json.dumps(value, ensure_ascii=False)
 
 
 def plan_text(sweep: Sweep) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from orchestrator.disk import full_line, is_full
 from orchestrator.errors import OrchestratorError, fault
@@ -31,6 +32,7 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a link for every run that ends
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
+_ARTIFACT_ROOT = "_MLFLOW_SERVER_ARTIFACT_ROOT"
 PATIENCE_S = 120.0
 """How long the end of a sweep waits for a server that is away."""
 _LOCKED_S = 60
@@ -81,7 +83,7 @@ def connect(uri: str) -> Any:
     # It logs a traceback of whatever its database says, before it raises it.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     try:
-        with _quiet("mlflow"):
+        with _quiet("mlflow"), _artifacts_of_the_default_experiment(path):
             client = MlflowClient(tracking_uri=uri)
             client.search_experiments(max_results=1)
     except Exception as error:
@@ -267,6 +269,22 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _artifacts_of_the_default_experiment(path: Path | None) -> Iterator[None]:
+    """Where artifacts of the experiment `Default` lie, which MLflow makes in a new database: beside it.
+
+    Left to itself it takes the working directory, and puts that into its SQL as it is: quotes are a syntax error.
+    """
+    if path is None or _ARTIFACT_ROOT in os.environ:
+        yield
+        return
+    os.environ[_ARTIFACT_ROOT] = f"file://{quote(str(path.parent / 'mlartifacts'))}"
+    try:
+        yield
+    finally:
+        os.environ.pop(_ARTIFACT_ROOT, None)
 
 
 @contextmanager

@@ -75,7 +75,27 @@ def test_the_resolved_sweep_names_every_hyper_parameter() -> None:
     assert resolved["stream"]["schedule"] == {"name": "sequential"}
 
 
-@pytest.mark.parametrize("name", ["../up", "..", ".", "a/b", "ü ö", "a'b\"c", " ", "~", "%2F"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../up",
+        "..",
+        ".",
+        "a/b",
+        "ü ö",
+        "a'b\"c",
+        " ",
+        "~",
+        "%2F",
+        "🦉 Eule",
+        "-x",
+        "a=b",
+        "x" * 200,
+        "ü" * 200,
+        "🦉" * 200,
+        "/" * 200,
+    ],
+)
 def test_any_name_is_one_folder_inside_the_storage(tmp_path: Path, name: str) -> None:
     folder = sweep_folder(tmp_path, name)
     assert folder.parent == tmp_path
@@ -85,5 +105,23 @@ def test_any_name_is_one_folder_inside_the_storage(tmp_path: Path, name: str) ->
 
 
 def test_different_names_are_different_folders() -> None:
-    names = ["../up", "..", ".", "a/b", "a%2Fb", "%2E", "%2E%2E", " ", "%20", "a b", "a%20b"]
+    names = [
+        "../up",
+        "..",
+        ".",
+        "a/b",
+        "a%2Fb",
+        "%2E",
+        "%2E%2E",
+        " ",
+        "%20",
+        "a b",
+        "a%20b",
+        "-",
+        "🦉",
+        "ü" * 199,
+        "ü" * 200,
+        "x" * 199,
+        "x" * 200,
+    ]
     assert len({sweep_folder("r", name) for name in names}) == len(names)

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator import config
 from orchestrator.halt import Halt
+from orchestrator.journal import Journal
 from orchestrator.launch import Outcome
 from orchestrator.plan import Plan
 from orchestrator.sweep import SOME_FAILED, _result
@@ -49,7 +50,9 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     await_server("sqlite:///nowhere.db", lambda line: pytest.fail(line), patience_s=60)
     stream = {"name": "rainbow_digits"}
     document = {"name": "x y", "stream": stream, "learners": [{"name": "online"}], "seeds": 1, "tracking": {"uri": uri}}
-    result = _result(config.check(document), tmp_path, Outcome(Plan("x y", (), {}), set()), ["behind"], [], Halt())
+    plan = Plan("x y", (), {})
+    journal = Journal(tmp_path, plan)
+    result = _result(config.check(document), journal, Outcome(plan, set()), ["behind"], [], Halt())
     assert (result.exit_code, result.best) == (SOME_FAILED, None)
     assert isinstance(result.summary, pd.DataFrame)
     assert result.problems[0] == "behind"
