@@ -98,7 +98,6 @@ def submit(cluster: Path, file: str | None, overrides: Sequence[str], words: Seq
     with tempfile.TemporaryDirectory() as scratch:
         given = Path(scratch) / "sweep.yaml"
         given.write_text(yaml.safe_dump(dict(sweep.given), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        head.run(f"mkdir -p {SHARED}/jobs")
         head.put(given, f"{SHARED}/jobs/{job}.yaml")
     storage = sweep.document.storage
     elsewhere = [f"storage={storage}"] if is_address(storage) else []
@@ -165,7 +164,7 @@ def _same_state(head: Head) -> None:
     """
     here = provenance.git_state()
     commit = "~/foml-venv/lib/python3*/site-packages/orchestrator/COMMIT"
-    said = head.run(f"cat {commit}; echo")
+    said = head.run(f"mkdir -p {SHARED}/jobs; cat {commit}; echo")  # a call costs seconds: the folder comes along
     there = next(((match[1], match[2]) for line in said if (match := _COMMIT.match(line))), ("unknown", "unknown"))
     if "unknown" not in (here[0], there[0]) and here[0] != there[0]:
         rule = f"the cluster has commit {there[0][:12]} of this project, you have {here[0][:12]}"

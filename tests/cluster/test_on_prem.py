@@ -16,7 +16,7 @@ from orchestrator import chunks
 
 from .conftest import ROOT, OnPrem
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 SWEEP = """
 name: {name}
@@ -24,7 +24,7 @@ stream: {{name: rainbow_digits, tasks: 4, train: {train}, validation: 12, test: 
 learners: [{{name: foml, K: {{grid: [1, 2]}}}}, {{name: online}}]
 seeds: 2
 chunk: 2
-resources: {{cpus: 2}}
+resources: {{cpus: 1.5}}
 """
 BATCHES = 4 * 150 // 10  # of SWEEP with 150 to train on
 READ_BACK = """
@@ -129,7 +129,7 @@ def test_a_killed_driver_a_lost_worker_and_an_absent_mlflow_cost_no_step(on_prem
     assert code.read_text() == "137\n"
     before = claims(on_prem, "hard")
     with ThreadPoolExecutor(2) as beside:
-        following = beside.submit(on_prem.command, *words, timeout=280, PYTHONPATH=str(ROOT))
+        following = beside.submit(on_prem.command, *words, timeout=380, PYTHONPATH=str(ROOT))
         until = time.monotonic() + 60
         while code.exists():  # until the job has begun again
             assert time.monotonic() < until and not following.done(), following
