@@ -13,7 +13,7 @@ import numpy as np
 import ray
 from ray import tune
 
-from orchestrator import chunks, machine, metrics, protocol, provenance, usage
+from orchestrator import chunks, kept, machine, metrics, protocol, provenance, usage
 from orchestrator.disk import told_when_full
 from orchestrator.source import Shape, Source, Stack
 from orchestrator.storage import TrialCopy
@@ -136,6 +136,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             source=source,
             device=device,
         )
+        self._kept = kept.steps(config["keep_checkpoints"], source.shape().ends, config["batch_size"])
         self._remarks: list[str] = []
         done = chunks.newest(self._folder, device, self._remarks)
         if done is not None:
@@ -153,10 +154,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
         run = self._protocol
         advances = not run.finished  # it may have been finished before this actor began
-        slice_ = run.advance(self._chunk) if advances else run.curves.since(run.batches)
+        slice_ = run.advance(self._until_kept()) if advances else run.curves.since(run.batches)
         with told_when_full(self._folder):
-            if run.finished:
-                path = self._folder / chunks.LEARNER_FILE
+            if run.finished or run.batches in self._kept:
+                path = self._folder / (chunks.LEARNER_FILE if run.finished else kept.file_name(run.batches))
                 if advances or not checkpoint.is_whole(path):
                     checkpoint.save(path, self._learner, run.learner, self._network, self._image_shape)
             if advances:
@@ -192,6 +193,11 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             self._log.say(f"finished: {where}, {run.curves.chunks['seconds'].sum():.1f} s")
         else:
             self._log.now_and_then(where)
+
+    def _until_kept(self) -> int:
+        """Batches of the next chunk, which ends early where a checkpoint is to be kept."""
+        at = self._protocol.batches
+        return min([self._chunk, *(step - at for step in self._kept if step > at)])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take over another trial in this process, which spares it a start and its imports."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy import stats
 from orchestrator import metrics
 from orchestrator.comparison import Row
 from orchestrator.results import SweepRuns
-from orchestrator.tracking_points import ADAPTATION, BY_TASK
+from orchestrator.tracking_points import ADAPTATION, BY_TASK, REGRET, TRANSFER
 
 ALL_IN_COLOUR = 8
 _FIRST = ("K", "alpha1", "beta1", "beta2")
@@ -87,6 +88,7 @@ def all_charts(sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame) -> l
         drawn.adaptation(),
         drawn.ablation("K", "How far the meta-gradient looks back"),
         drawn.ablation("meta_updates", "With and without meta-updates"),
+        drawn.transfer(),
         drawn.cost(),
         drawn.effects(),
     ]
@@ -99,7 +101,7 @@ class _Configurations:
     def __init__(self, sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame) -> None:
         self._name, self._rows = sweep.name, rows
         self._objective = sweep.objective.replace("_", " ")
-        drawn = curves[curves.metric.isin([*BY_TASK, ADAPTATION])]
+        drawn = curves[curves.metric.isin([*BY_TASK, ADAPTATION, TRANSFER, REGRET])]
         self._curves = dict(tuple(drawn.groupby(["configuration", "metric"])))
         best_of = {row.of.learner: row.of.hash for row in reversed(rows)}
         few = len(rows) <= ALL_IN_COLOUR
@@ -137,6 +139,18 @@ class _Configurations:
             self._effect(option, {self._rows[group[0]].of.learner: group}, joined=True),
         )
         return Chart(f"ablation_{option}", f"{self._name}: {what}", panels)
+
+    def transfer(self) -> Chart | None:
+        """What a task gains from those before it, and what learning online loses against hindsight."""
+        panels = []
+        for metric, title, y_label in (
+            (TRANSFER, "Forward transfer, before a task is learned", "a fresh network's error − own"),
+            (REGRET, "Regret against hindsight", "sum of losses above the reference's"),
+        ):
+            series = self._series(range(len(self._rows)), partial(self._curve, metric=metric))
+            if series:
+                panels.append(Panel(title, "tasks seen", y_label, series, from_zero=False))
+        return Chart("transfer", self._title("transfer and regret; "), tuple(panels)) if panels else None
 
     def cost(self) -> Chart | None:
         """What the objective costs."""

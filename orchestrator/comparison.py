@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from scipy import stats
 from orchestrator import metrics
 from orchestrator.metrics import Interval
 from orchestrator.results import ConfigurationRuns, SweepRuns
-from orchestrator.tracking_points import ADAPTATION, BY_TASK
+from orchestrator.tracking_points import ADAPTATION, BY_TASK, REGRET, TRANSFER
 
 _DISTILLED = "distilled"
 NOTHING = Interval(math.nan, None, None, 0)
@@ -46,7 +47,8 @@ class Row:
     """A configuration's results.
 
     ``lost``: seed → what became of it, of those that are not in the means. ``values``: the objective of the others.
-    ``points_to``: by threshold. ``test_error``: mean over tasks; None if it was not asked for. ``distilled``: mean of
+    ``points_to``: by threshold. ``test_error``: mean over tasks; None if it was not asked for. ``forward_transfer``:
+    mean over tasks, the first left out. ``regret``: at the end; None if nobody has computed it. ``distilled``: mean of
     the curve of that name, the share of a learner's targets that an older model of it gave; None if it has none.
     """
 
@@ -58,6 +60,8 @@ class Row:
     points_to: dict[float, Reached] = field(default_factory=dict)
     difference: Difference | None = None
     test_error: Interval | None = None
+    forward_transfer: Interval | None = None
+    regret: Interval | None = None
     distilled: float | None = None
 
     @property
@@ -91,7 +95,7 @@ def compare(
         thresholds: the errors that `points_to` is asked for.
         test_errors: points of `test_error`, to be shown beside the objective; they decide nothing.
     """
-    wanted = curves[curves.metric.isin([*BY_TASK, ADAPTATION, _DISTILLED, sweep.objective])]
+    wanted = curves[curves.metric.isin([*BY_TASK, ADAPTATION, TRANSFER, REGRET, _DISTILLED, sweep.objective])]
     groups = dict(tuple(wanted.groupby("configuration")))
     tested = {} if test_errors is None else dict(tuple(test_errors.groupby("configuration")))
     rows = []
@@ -166,8 +170,15 @@ def _row(of: ConfigurationRuns, objective: str, curves: pd.DataFrame, thresholds
         lost,
         values,
         {error: _reached(error, within) for error in thresholds},
+        forward_transfer=_over_seeds(whole[(whole.metric == TRANSFER) & (whole.step > 0)], "mean"),
+        regret=_over_seeds(whole[whole.metric == REGRET].sort_values("step"), "last"),
         distilled=float(distilled.mean()) if len(distilled) else None,
     )
+
+
+def _over_seeds(points: pd.DataFrame, of_seed: Literal["mean", "last"]) -> Interval | None:
+    """Over seeds, of each seed's mean or last value; None if there are none."""
+    return metrics.interval(points.groupby("seed").value.agg(of_seed).to_numpy()) if len(points) else None
 
 
 def _fate(of: ConfigurationRuns, seed: int) -> str:
@@ -222,6 +233,9 @@ def _numbers(sweep: SweepRuns, row: Row) -> dict[str, object]:
         out |= {f"points_to_{error:g}": reached.points.mean, f"points_to_{error:g}_seeds": reached.seeds}
     if row.test_error is not None:
         out |= _named("test_error", row.test_error)
+    for name, value in (("forward_transfer", row.forward_transfer), ("regret", row.regret)):
+        if value is not None:
+            out |= _named(name, value)
     return out | {
         "gradient_evaluations_per_datapoint": row.of.metrics.get("gradient_evaluations_per_datapoint"),
         "seconds": row.of.metrics.get("seconds"),

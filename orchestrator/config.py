@@ -82,6 +82,7 @@ class _Document(_Part):
     retries: int = Field(default=3, ge=0, description="times that a trial is started again after it died")
     max_failures: int | None = Field(default=None, ge=0, description="trials that may fail before the sweep stops")
     storage: str = Field(default="results", min_length=1)
+    keep_checkpoints: str | int = Field(default="last", description="last, all (one a task), or one every n tasks")
     price: Price | None = None
     budget: Budget | None = None
 
@@ -95,6 +96,13 @@ class _Document(_Part):
         if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
             raise ValueError("must be a list of different numbers of at least 0, and not empty")
         return seeds
+
+    @field_validator("keep_checkpoints")
+    @classmethod
+    def _keep_checkpoints(cls, keep: str | int) -> str | int:
+        if keep not in ("last", "all") and (isinstance(keep, str) or keep < 1):
+            raise ValueError("must be last, all, or every so many tasks: a whole number of at least 1")
+        return keep
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from orchestrator import chunks, protocol
+from learners import checkpoint
+from orchestrator import chunks, kept, protocol
 from orchestrator.budget import open_ledger
 from orchestrator.config import Sweep
 from orchestrator.journal import Journal
-from orchestrator.plan import Study, Trial, canonical
+from orchestrator.plan import Configuration, Study, Trial, canonical
+from orchestrator.source import StoreSource
 from orchestrator.usage import size
 from streams.store import TaskStore
 
@@ -27,12 +29,15 @@ MEASURED_SECONDS = 1.0
 @dataclass(frozen=True)
 class Cost:
     """Of one trial: its batches, seconds in a learner actor of its own, gradient evaluations per datapoint, and the
-    bytes that it leaves on disk."""
+    bytes that it leaves on disk. ``kept``: how many checkpoints besides the last are among these, each of
+    ``learner_bytes``."""
 
     batches: int
     seconds: float
     gradient_evaluations_per_datapoint: float
     disk_bytes: int
+    kept: int
+    learner_bytes: int
 
 
 def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
@@ -67,6 +72,12 @@ def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
         f"disk: about {size(disk)} in {journal.root}; memory: about {size(memory)} for each of {slots} learner actors",
         f"cost: about {ledger.rates.text(seconds)} ({as_here}; learning alone)",
     ]
+    if kept_in_all := sum(its.kept * count for its, count in to_run):
+        each = max(its.learner_bytes for its, _ in to_run)
+        lines.append(
+            f"checkpoints: {kept_in_all} are kept besides the last of each trial, of at most {size(each)}; "
+            "they are in the figure above, and once more in MLflow"
+        )
     if ledger.limited:
         lines.append(f"budget: {ledger.text()}")
     return "\n".join(lines)
@@ -117,12 +128,24 @@ def _measure(trial: Trial, sweep: Sweep, store: TaskStore) -> Cost:
         seconds, before, first = float(run.curves.chunks["seconds"].sum()), 0, 0
     evaluations = run.curves.chunks["gradient_evaluations"].sum() - before
     batches = run.batches - first
+    ends = StoreSource(store, list(trial.seeds), sweep.schedule).shape().ends
+    kept_at = kept.steps(sweep.document.keep_checkpoints, ends, configuration.batch_size)
+    learner_bytes = _learner_bytes(run, configuration)
     return Cost(
         run.total_batches,
         seconds / batches * run.total_batches,
         float(evaluations) / (batches * configuration.batch_size),
-        _disk_bytes(run),
+        _disk_bytes(run) + len(kept_at) * learner_bytes,
+        len(kept_at),
+        learner_bytes,
     )
+
+
+def _learner_bytes(run: protocol.OnlineProtocol, of: Configuration) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / chunks.LEARNER_FILE
+        checkpoint.save(path, of.learner, run.learner, of.network, (1, 1, 1))
+        return path.stat().st_size
 
 
 def _disk_bytes(run: protocol.OnlineProtocol) -> int:

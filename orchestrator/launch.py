@@ -217,6 +217,7 @@ def run_trials(
             "seeds": list(trial.seeds),
             "schedule": sweep.schedule,
             "chunk": sweep.document.chunk,
+            "keep_checkpoints": sweep.document.keep_checkpoints,
             "threads": sweep.threads,
             "gpus": wanted.gpus,
         }

@@ -18,7 +18,8 @@ class Curves:
     """What one stack of seeds has been measured at, from batch `first_batch` on.
 
     ``by_batch``: name → float64 [R, J]: ``online_error``, ``online_loss`` (both before learning from the batch) and
-    every diagnostic of the learner. ``evaluations``: one row per held-out evaluation, as columns of equal length:
+    every diagnostic of the learner; ``forward_transfer``, which has a value at a task's first batch alone.
+    ``evaluations``: one row per held-out evaluation, as columns of equal length:
     ``seed`` (index into seeds), ``task`` (how many tasks this seed had been evaluated on before), ``batch`` (index of
     the last batch learned before), ``error`` and ``loss`` on the validation set, ``test_error``. ``chunks``: one row a
     chunk: ``batches`` (index of the batch after it), ``time_ms`` (since the epoch), ``seconds``,
@@ -151,6 +152,20 @@ def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:
     for start, length in zip(starts, lengths, strict=True):
         total[:length] += online_error[start : start + length]
     return np.asarray(total / (lengths[:, None] > np.arange(longest)).sum(axis=0))
+
+
+def regret(online_loss: np.ndarray, last_batch: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """`regret[t]` [T]: sum over tasks up to t of the mean online loss minus the reference's loss on the same points.
+
+    Of one seed: `online_loss` [J] by batch, the index of each task's last batch, `last_batch` [T], and the loss of a
+    network that was fitted on that task in hindsight, `reference` [T]. NaN from the first task on that lacks a value.
+
+    >>> regret(np.array([2.0, 1.0, 1.0, 0.5]), np.array([1, 3]), np.array([0.5, 0.25]))
+    array([1. , 1.5])
+    """
+    starts = np.concatenate([[0], last_batch[:-1] + 1])
+    means = [online_loss[a : b + 1].mean() for a, b in zip(starts, last_batch, strict=True) if b < len(online_loss)]
+    return np.cumsum(np.array(means) - reference[: len(means)])
 
 
 def points_to(error: float, points: np.ndarray, curve: np.ndarray) -> float:

@@ -107,7 +107,7 @@ def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart]) -> str:
         title=html.escape(sweep.name),
         script=Resources(mode="inline", components=["bokeh"]).render(),  # of its five scripts the one needed
         state=html.escape(_state(sweep, rows)),
-        table=tables.as_html(tables.cells(rows, sweep.objective)),
+        table=tables.as_html(tables.cells(rows, sweep.objective, wide=True)),
         reached=_reached(reached) if len(reached[0]) > 1 else "",
         toggles=_toggles(rows, colours),
         charts=divs,

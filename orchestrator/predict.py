@@ -1,9 +1,11 @@
 """The learner of any run predicts on pictures of the user's own: `python -m orchestrator.predict RUN_ID IMAGES…`.
 
+It is the learner at the end of its stream or, with `--step`, at any checkpoint that was kept.
+
 From Python:
 
     from orchestrator import predict
-    learner = predict.load("RUN_ID")
+    learner = predict.load("RUN_ID")  # step=300: as it was after 300 batches
     probabilities = learner("seven.png", "three.png")  # [seeds, pictures, classes]
 """
 
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from orchestrator import kept
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.one_run import find
 from orchestrator.run_tree import PARENT
@@ -35,7 +38,7 @@ _OF_PAIRS = ("different", "same")
 
 @dataclass(frozen=True)
 class Predictor:
-    """A configuration's learner as it was at the end of its stream.
+    """A configuration's learner as it was at the end of its stream, or at a checkpoint before that.
 
     ``saved``: its stacks of seeds. ``kept``: the indices of those seeds of each stack that were asked for.
     ``pictures_at_once``: 1, or 2 for a learner of pairs.
@@ -106,42 +109,88 @@ class Predictor:
         return np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
 
 
-def load(run: str, tracking_uri: str = DEFAULT_URI) -> Predictor:
+def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None) -> Predictor:
     """The learner of a run: a configuration's, with all its seeds, or one seed's.
 
     Args:
         run: the run's id in MLflow; or a checkpoint file, such as results/NAME/TRIAL/learner.pt.
         tracking_uri: where it was tracked.
+        step: how many batches it is to have learned; the end of its stream if None. What was kept besides that is
+            said by the sweep's `keep_checkpoints`.
 
     Raises:
-        OrchestratorError: one line: there is no such run, or it has no checkpoint.
+        OrchestratorError: one line: there is no such run, it has no checkpoint, or none of this step.
     """
     if not _RUN_ID.fullmatch(run) and Path(run).suffix == ".pt":
-        return _predictor([_checkpoint(Path(run), run)])
+        return _predictor([_checkpoint(_of_step(Path(run), step), run)])
     client = open_existing(tracking_uri)
     found = find(client, run, tracking_uri)
     tags = found.data.tags
     seed = int(tags["foml.seed"]) if "foml.seed" in tags else None
     configuration = tags[PARENT] if seed is not None else run
-    saved = _kept_with(client, configuration, run)
+    saved = _kept_with(client, configuration, run, step)
     if not saved:
         rule, remedy = "has no checkpoint", "it has one once all its seeds are at the end of their streams"
         raise OrchestratorError(fault("run", "", rule, f"{run}, {found.info.status}", remedy))
     return _predictor(saved, seed)
 
 
-def _kept_with(client: Any, configuration: str, run: str) -> list[Saved]:
-    """Every stack's checkpoint that a configuration's run has."""
+def _of_step(path: Path, step: int | None) -> Path:
+    """The file of this step beside a checkpoint file."""
+    if step is None or kept.step(path.name) == step:
+        return path
+    there = {at: each for each in path.parent.glob("learner-*.pt") if (at := kept.step(each.name)) is not None}
+    if step not in there:
+        raise OrchestratorError(_no_such_step(step, sorted(there), None))
+    return there[step]
+
+
+def _no_such_step(step: int, there: Sequence[int], last: int | None) -> str:
+    shown = [*map(str, there), *([] if last is None else [f"{last} (the last)"])]
+    rule = f"must be a checkpoint that was kept: {', '.join(shown) or 'the last alone, which is there without --step'}"
+    return fault(
+        "--step", "", rule, step, "" if there else "a sweep with keep_checkpoints: all keeps one of every task"
+    )
+
+
+def _kept_with(client: Any, configuration: str, run: str, step: int | None) -> list[Saved]:
+    """Every stack's checkpoint of this step that a configuration's run has."""
     from mlflow.exceptions import MlflowException
 
     try:
+        files = _files(client, configuration, _CHECKPOINTS)
+        if step is not None and files:
+            files = _files_of(client, configuration, files, step)
         with tempfile.TemporaryDirectory() as folder:
-            if not client.list_artifacts(configuration, _CHECKPOINTS):
-                return []
-            kept = Path(client.download_artifacts(configuration, _CHECKPOINTS, folder))
-            return [_checkpoint(path, f"run {run}: {path.relative_to(folder)}") for path in sorted(kept.rglob("*.pt"))]
+            wanted = [file for file in files if step is not None or kept.step(Path(file).name) is None]
+            fetched = [(file, Path(client.download_artifacts(configuration, file, folder))) for file in sorted(wanted)]
+            return [_checkpoint(path, f"run {run}: {file}") for file, path in fetched]
     except (MlflowException, OSError) as error:
         raise OrchestratorError(fault("run", "", "its checkpoint cannot be fetched", run, first_line(error))) from error
+
+
+def _files(client: Any, run_id: str, folder: str) -> list[str]:
+    """Checkpoint files among a run's artifacts, those of further stacks in folders of their own."""
+    found: list[str] = []
+    for entry in client.list_artifacts(run_id, folder):
+        found += _files(client, run_id, entry.path) if entry.is_dir else [entry.path] * entry.path.endswith(".pt")
+    return found
+
+
+def _files_of(client: Any, run_id: str, files: Sequence[str], step: int) -> list[str]:
+    """The files of this step, one of each stack of seeds."""
+    points = client.get_metric_history(run_id, "online_error")
+    last = max((point.step for point in points), default=-1) + 1
+    if step == last:
+        return [file for file in files if kept.step(Path(file).name) is None]
+    by_stack: dict[Path, dict[int, str]] = {Path(file).parent: {} for file in files}
+    for file in files:
+        if (at := kept.step(Path(file).name)) is not None:
+            by_stack[Path(file).parent][at] = file
+    there = set.intersection(*(set(of_stack) for of_stack in by_stack.values()))
+    if step not in there:
+        raise OrchestratorError(_no_such_step(step, sorted(there), last or None))
+    return [of_stack[step] for of_stack in by_stack.values()]
 
 
 def _checkpoint(path: Path, name: str) -> Saved:
@@ -156,10 +205,10 @@ def _checkpoint(path: Path, name: str) -> Saved:
 
 
 def _predictor(saved: Sequence[Saved], seed: int | None = None) -> Predictor:
-    kept = [
+    asked_for = [
         tuple(row for row, one in enumerate(each.learner.setting.seeds) if seed in (None, int(one))) for each in saved
     ]
-    chosen = [(each, rows) for each, rows in zip(saved, kept, strict=True) if rows]
+    chosen = [(each, rows) for each, rows in zip(saved, asked_for, strict=True) if rows]
     return Predictor(tuple(each for each, _ in chosen), tuple(rows for _, rows in chosen))
 
 
@@ -206,11 +255,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", metavar="RUN_ID", help="a configuration's or a seed's run in MLflow, or a learner.pt")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="picture files")
     parser.add_argument("--tracking-uri", default=DEFAULT_URI, metavar="URI", help=f"default: {DEFAULT_URI}")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="as it was after N batches (keep_checkpoints says what is kept)"
+    )
     arguments = parser.parse_args(argv)
     faults: list[str] = []
     predictor = None
     try:
-        predictor = load(arguments.run, arguments.tracking_uri)
+        predictor = load(arguments.run, arguments.tracking_uri, arguments.step)
     except OrchestratorError as error:
         faults += error.faults
     pictures, unreadable = _read(arguments.images)

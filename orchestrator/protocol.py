@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,7 @@ def assemble(
     the whole process is told to compute so that a run can be repeated (`learners.devices`).
     """
     devices.settle(device)
-    views = store.views
-    images = learners.ImageTable(
-        store.pixels,
-        None if views is None else learners.ViewArrays(views.source_index, views.geometry, views.background),
-        device,
-        dtype,
-    )
+    images = image_table(store, device, dtype)
     name = network or {1: "rainbow", 2: "siamese"}[store.images_per_datapoint]
     source = source or StoreSource(store, seeds, schedule or Sequential())
     shape = source.shape()
@@ -77,6 +72,13 @@ def assemble(
         images=images,
     )
     return OnlineProtocol(learners.create(learner, options, setting), source)
+
+
+def image_table(store: TaskStore, device: torch.device | str, dtype: torch.dtype) -> learners.ImageTable:
+    """The store's pictures, to be drawn on the device."""
+    views = store.views
+    arrays = None if views is None else learners.ViewArrays(views.source_index, views.geometry, views.background)
+    return learners.ImageTable(store.pixels, arrays, device, dtype)
 
 
 class OnlineProtocol:
@@ -96,6 +98,7 @@ class OnlineProtocol:
         self._position = 0
         self._tasks_over = [0] * self._setting.replicates
         self._in_task = False
+        self._fresh: tuple[Tensor, Tensor] | None = None
 
     @property
     def finished(self) -> bool:
@@ -144,8 +147,25 @@ class OnlineProtocol:
         if self.learner.needs_boundaries and not self._in_task:
             self.learner.begin_task()
             self._in_task = True
+        transfer = self._forward_transfer()
         error, loss = _score(self.learner.predict(batch.x), batch.y)
-        return {"online_error": error.mean(1), "online_loss": loss.mean(1), **self.learner.update(batch)}
+        return {"online_error": error.mean(1), "online_loss": loss.mean(1), **transfer, **self.learner.update(batch)}
+
+    def _forward_transfer(self) -> dict[str, Tensor]:
+        """`forward_transfer` of the task that begins with this batch, on a stream with sharp boundaries."""
+        over, ends = self._tasks_over[0], self._shape.ends
+        if not self._shape.has_boundaries or over == len(ends[0]):
+            return {}
+        start = ends[0][over - 1][0] if over else 0
+        if self._position - start >= self._setting.batch_size:
+            return {}
+        tasks = [of_seed[over][1] for of_seed in ends]
+        network = self._setting.network
+        weights = self._fresh = self._fresh or network.initial(self._setting.seeds)
+        with torch.no_grad():
+            fresh, _ = self._held_out(tasks, "validation", lambda x: network.logits(*weights, x))
+        own, _ = self._held_out(tasks, "validation")
+        return {"forward_transfer": torch.tensor(fresh, dtype=torch.float64) - torch.tensor(own, dtype=torch.float64)}
 
     def _evaluate_what_is_over(self, batch: int, evaluations: dict[str, list[float]]) -> None:
         """Held-out evaluation, for the seeds that have just left a task (on a sequential stream: all or none)."""
@@ -176,15 +196,17 @@ class OnlineProtocol:
                 for over, ends in zip(self._tasks_over, self._shape.ends, strict=True)
             ]
 
-    def _held_out(self, tasks: list[int], split: str) -> tuple[list[float], list[float]]:
-        """Error and loss per seed on the held-out points of one task each."""
+    def _held_out(
+        self, tasks: list[int], split: str, predict: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[list[float], list[float]]:
+        """Error and loss per seed on the held-out points of one task each, of the learner or of `predict`."""
         points = self._source.held_out(tasks, split)
         counts = [len(one) for one in points]
         stack = _padded(points, max(counts))
         parts = []
         for start in range(0, max(counts), HELD_OUT_AT_ONCE):
             batch = _batch(self._images, stack, start, start + HELD_OUT_AT_ONCE)
-            parts.append(_score(self.learner.predict(batch.x), batch.y))
+            parts.append(_score((predict or self.learner.predict)(batch.x), batch.y))
         error, loss = (torch.cat(column, 1).cpu() for column in zip(*parts, strict=True))
         return (
             [float(error[r, :count].mean()) for r, count in enumerate(counts)],

@@ -70,7 +70,7 @@ def write_report(
         OrchestratorError: `out` cannot be written; or there are no test errors.
     """
     sweep = results.find_sweep(name, uri, experiment)
-    curves = results.with_adaptation(sweep, results.curves_of(sweep))
+    curves = results.with_regret(sweep, results.with_adaptation(sweep, results.curves_of(sweep)))
     test_errors = _test_errors(sweep) if test else None
     rows = comparison.compare(sweep, curves, thresholds, test_errors)
     if test_errors is not None:

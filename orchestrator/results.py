@@ -19,9 +19,13 @@ from orchestrator.errors import OrchestratorError, fault
 from orchestrator.run_names import from_text, sweep_key, unlisted
 from orchestrator.run_tree import PARENT, STOPPED_AT, search
 from orchestrator.tracking_database import DEFAULT_URI, in_one_line, open_existing
-from orchestrator.tracking_points import ADAPTATION
+from orchestrator.tracking_points import ADAPTATION, REGRET
 from orchestrator.tracking_projection import CURVES_FILE, DIGEST, TEST_FILE
 
+HINDSIGHT_FILE = "hindsight.parquet"
+"""Of the sweep's own run: what `orchestrator.hindsight.reference` came to."""
+_NO_LOSS = ("icarl",)
+"""Learners that predict distances: their cross-entropy means little beside others'."""
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
 _AT_ONCE = 8
 
@@ -185,6 +189,27 @@ def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else curves
 
 
+def with_regret(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
+    """The curves, and `regret` of every seed whose reference `orchestrator.regret` has kept with the sweep."""
+    reference = _kept(sweep.client, sweep.run_id, HINDSIGHT_FILE)
+    if reference is None:
+        return curves
+    of_seed = {str(seed): table for seed, table in reference.sort_values("task").groupby("seed")}
+    complete = {of.hash for of in sweep.configurations if of.complete and of.learner not in _NO_LOSS}
+    losses = curves[(curves.metric == "online_loss") & curves.configuration.isin(complete)]
+    frames = [curves[curves.metric != REGRET]]
+    for (_, seed), online in losses.groupby(["configuration", "seed"]):
+        if str(seed) not in of_seed:
+            continue
+        online, hindsight = online.sort_values("step"), of_seed[str(seed)]
+        last, loss = hindsight.last_batch.to_numpy(), hindsight.loss.to_numpy()
+        curve = metrics.regret(online.value.to_numpy(), last, loss)
+        made = online.iloc[: len(curve)].copy()
+        made["metric"], made["value"], made["step"] = REGRET, curve, np.arange(len(curve))
+        frames.append(made)
+    return pd.concat(frames, ignore_index=True)
+
+
 def _task_length(sweep: SweepRuns, curves: pd.DataFrame) -> int | None:
     """Batches per task, if that is the same for all."""
     lengths = set()
@@ -285,6 +310,17 @@ def _table(client: Any, of: ConfigurationRuns, name: str) -> pd.DataFrame | None
     except ValueError as error:
         remedy = "delete this run in MLflow and resume the sweep: it is written again from its chunk files"
         logger.warning("%s of %s (run %s): damaged, and left out (%s); %s", name, of.label, of.run_id, error, remedy)
+        return None
+
+
+def _kept(client: Any, run_id: str, name: str) -> pd.DataFrame | None:
+    """A table that a run may have as an artifact."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return pd.read_parquet(client.download_artifacts(run_id, name, folder))
+    except (MlflowException, OSError, ValueError):
         return None
 
 

@@ -222,15 +222,7 @@ class RunTree:
 
     def send(self, run_id: str, points: Iterable[Point], has: set[tuple[str, int]] | None = None) -> None:
         """Write the points that are not there yet, a thousand a call."""
-        from mlflow.entities import Metric
-
-        lacking = (
-            Metric(point.metric, point.value, point.time_ms, point.step)
-            for point in points
-            if not has or (point.metric, point.step) not in has
-        )
-        while batch := list(islice(lacking, METRICS_PER_CALL)):
-            self._client.log_batch(run_id, metrics=batch)
+        write_points(self._client, run_id, (p for p in points if not has or (p.metric, p.step) not in has))
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags, or overwrite them."""
@@ -254,6 +246,15 @@ class RunTree:
             self._client.update_run(run_id, status="RUNNING")
         else:
             self._client.set_terminated(run_id, status, end_ms or time.time_ns() // 1_000_000)
+
+
+def write_points(client: Any, run_id: str, points: Iterable[Point]) -> None:
+    """Write points to a run, a thousand a call."""
+    from mlflow.entities import Metric
+
+    entries = (Metric(point.metric, point.value, point.time_ms, point.step) for point in points)
+    while batch := list(islice(entries, METRICS_PER_CALL)):
+        client.log_batch(run_id, metrics=batch)
 
 
 def forget(uri: str, experiment: str, name: str) -> None:

@@ -459,7 +459,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--attach", metavar="NAME", help="with --cluster: follow a sweep that runs there")
     parser.add_argument("--quiet", action="store_true", help="errors and the final line alone")
     parser.add_argument("--json", action="store_true", help="the result as one JSON document on standard output")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)  # words may stand before and after options
     files = [word for word in arguments.words if "=" not in word]
     if arguments.resume is not None and (files or arguments.plan or arguments.rerun):
         parser.error("--resume takes the sweep from its folder: no FILE, --plan or --rerun beside it")

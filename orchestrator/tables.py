@@ -26,9 +26,11 @@ _LATEX = str.maketrans(
 )
 
 
-def cells(rows: Sequence[Row], objective: str) -> list[tuple[str, ...]]:
-    """The head, and one tuple for each row, the best first."""
+def cells(rows: Sequence[Row], objective: str, wide: bool = False) -> list[tuple[str, ...]]:
+    """The head, and one tuple for each row, the best first; `wide`: forward transfer and regret with it, if known."""
     tested = any(row.test_error is not None for row in rows)
+    known = {"forward transfer": [row.forward_transfer for row in rows], "regret": [row.regret for row in rows]}
+    further = [name for name, values in known.items() if wide and any(values)]
     head = (
         "learner",
         "hyper-parameters",
@@ -36,15 +38,17 @@ def cells(rows: Sequence[Row], objective: str) -> list[tuple[str, ...]]:
         "minus the best, p",
         *(["test error"] if tested else []),
         "final error",
+        *further,
         "gradients/datapoint",
         "seconds",
         "boundaries",
         "notes",
     )
-    return [head, *(_cells(row, tested) for row in rows)]
+    more = [[shown(of) if (of := known[name][place]) else _NONE for name in further] for place in range(len(rows))]
+    return [head, *(_cells(row, tested, of) for row, of in zip(rows, more, strict=True))]
 
 
-def _cells(row: Row, tested: bool) -> tuple[str, ...]:
+def _cells(row: Row, tested: bool, further: Sequence[str]) -> tuple[str, ...]:
     return (
         row.of.learner,
         row.of.label.removeprefix(row.of.learner).strip() or _NONE,
@@ -52,6 +56,7 @@ def _cells(row: Row, tested: bool) -> tuple[str, ...]:
         difference(row),
         *([shown(row.test_error) if row.test_error else _NONE] if tested else []),
         number(row.final_error.mean),
+        *further,
         number(row.of.metrics.get("gradient_evaluations_per_datapoint"), 1),
         number(row.of.metrics.get("seconds"), 1),
         "yes" if row.of.needs_boundaries else "no",

@@ -19,6 +19,10 @@ from orchestrator.metrics import Curves
 BY_TASK = ("validation_error", "cumulative_error")
 ADAPTATION = "adaptation"
 """Its step is how many of the task's points had been learned before."""
+TRANSFER = "forward_transfer"
+"""Its step is the task, as it is for `BY_TASK`; it is measured with the task's first batch."""
+REGRET = "regret"
+"""Its step is the task."""
 
 _COSTS: dict[str, Callable[[np.ndarray], float]] = {
     "gradient_evaluations_per_datapoint": np.mean,
@@ -47,10 +51,11 @@ def seed_points(curves: Curves, seed: int, since: int = 0) -> list[Point]:
     if not curves.batches:
         return out
     times = _times(curves, np.arange(curves.batches))
-    for name, curve in curves.by_batch.items():
-        steps = since + np.flatnonzero(np.isfinite(curve[seed, since:]))
-        out += [Point(name, int(j), float(curve[seed, j]), int(times[j])) for j in steps]
     when = _evaluated_at(curves)[seed]
+    for name, curve in curves.by_batch.items():
+        for j in (since + np.flatnonzero(np.isfinite(curve[seed, since:]))).tolist():
+            step = int((when < j).sum()) if name == TRANSFER else j
+            out.append(Point(name, step, float(curve[seed, j]), int(times[j])))
     for name, by_task in zip(BY_TASK, _by_task(curves), strict=True):
         for task in np.flatnonzero(np.isfinite(by_task[seed]) & (when >= since)):
             time = _times(curves, when[[task]].astype(int))[0]
@@ -140,6 +145,9 @@ def configuration_points(
     longest = max(curve.shape[1] for curve in within)
     rows = np.concatenate([_padded(curve, longest) for curve in within])
     out += _interval_points(ADAPTATION, rows, np.arange(longest) * batch_size, np.full(longest, end))
+    if all(TRANSFER in curves.by_batch for curves in stacks):
+        rows = np.concatenate([_padded(_transfer(curves), tasks) for curves in stacks])
+        out += _interval_points(TRANSFER, rows, np.arange(tasks), time_of_task)
     values = np.concatenate([objective_values(curves, objective) for curves in stacks])
     out += _interval_points("objective", values[:, None], np.array([0]), np.array([end]))
     for name, total in _COSTS.items():
@@ -175,6 +183,17 @@ def _adaptation(curves: Curves) -> np.ndarray:
     ]
     longest = max(map(len, each))
     return np.stack([np.pad(curve, (0, longest - len(curve)), constant_values=math.nan) for curve in each])
+
+
+def _transfer(curves: Curves) -> np.ndarray:
+    """Forward transfer by task [R, T]."""
+    by_batch, when = curves.by_batch[TRANSFER], _evaluated_at(curves)
+    out = np.full(when.shape, math.nan)
+    for seed, batch in np.argwhere(np.isfinite(by_batch)).tolist():
+        task = int((when[seed] < batch).sum())
+        if task < len(out[seed]):
+            out[seed, task] = by_batch[seed, batch]
+    return out
 
 
 def _evaluated_at(curves: Curves) -> np.ndarray:

@@ -275,16 +275,14 @@ class Projection:
         ]
         tree.tag(run_id, {"foml.diverged": ", ".join(lost)})
         for index, stack in enumerate(stacks):
-            tree.artifact(
-                run_id,
-                self._folder(stack) / LEARNER_FILE,
-                "checkpoint" if index == 0 else f"checkpoint/{stack.trial.key}",
-            )
-        with tempfile.TemporaryDirectory() as folder:
+            folder = self._folder(stack)
+            for file in (folder / LEARNER_FILE, *sorted(folder.glob("learner-*.pt"))):
+                tree.artifact(run_id, file, "checkpoint" if index == 0 else f"checkpoint/{stack.trial.key}")
+        with tempfile.TemporaryDirectory() as scratch:
             for name, table in ((CURVES_FILE, frame(curves, finals)), (TEST_FILE, test_frame(curves))):
-                table.to_parquet(Path(folder) / name, index=False)
-                tree.tag(run_id, {DIGEST + name: hashlib.sha256((Path(folder) / name).read_bytes()).hexdigest()})
-                tree.artifact(run_id, Path(folder) / name)
+                table.to_parquet(Path(scratch) / name, index=False)
+                tree.tag(run_id, {DIGEST + name: hashlib.sha256((Path(scratch) / name).read_bytes()).hexdigest()})
+                tree.artifact(run_id, Path(scratch) / name)
         tree.complete(configuration)
         self._complete.add(configuration.hash)
 

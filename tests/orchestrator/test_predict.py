@@ -185,3 +185,19 @@ def test_runs_without_a_learner(runs, tmp_path, capsys):
     assert told(str(tmp_path / "none.pt")) == (
         f"{tmp_path}/none.pt: must be a checkpoint that can be read (No such file or directory)"
     )
+
+
+def test_a_step_that_was_not_kept(runs, tmp_path, capsys):
+    assert predict.main([runs["foml"], "none.png", "--step", "3", "--tracking-uri", runs["uri"]]) == 2
+    last = int(max(p.step for p in MlflowClient(runs["uri"]).get_metric_history(runs["foml"], "online_error"))) + 1
+    assert capsys.readouterr().err.splitlines()[0] == (
+        f"--step: must be a checkpoint that was kept: {last} (the last) (got 3); "
+        "a sweep with keep_checkpoints: all keeps one of every task"
+    )
+    assert predict.load(runs["foml"], runs["uri"], step=last).seeds == [0, 1, 2]
+    learner_file(tmp_path / "learner.pt", "online")
+    learner_file(tmp_path / "learner-00000020.pt", "online", seeds=(4,))
+    assert predict.load(str(tmp_path / "learner.pt"), step=20).seeds == [4]
+    with pytest.raises(OrchestratorError) as caught:
+        predict.load(str(tmp_path / "learner.pt"), step=30)
+    assert str(caught.value) == "--step: must be a checkpoint that was kept: 20 (got 30)"

@@ -12,6 +12,7 @@ from learners import networks
 from orchestrator import chunks, metrics, protocol
 from orchestrator.errors import OrchestratorError
 from orchestrator.source import StoreSource
+from orchestrator.tracking_points import seed_points
 from streams.schedule import HeldBack, Sequential
 from streams.store import TaskStore
 from streams.stream import Stream
@@ -72,7 +73,8 @@ def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
     names = [name for name, _ in learner.calls]
     batch, over = ["predict", "update"], ["predict", "predict", "end_task"]  # validation, test
     # Tasks of 25 in batches of 10: the first ends inside batch 3, the second with batch 5, the third with the short one.
-    assert names == ["begin_task", *batch * 3, *over, "begin_task", *batch * 2, *over, "begin_task", *batch * 3, *over]
+    enter = ["begin_task", "predict"]  # the task's validation set, for forward transfer
+    assert names == [*enter, *batch * 3, *over, *enter, *batch * 2, *over, *enter, *batch * 3, *over]
 
 
 def test_a_learner_without_boundaries_is_told_of_none(store: TaskStore) -> None:
@@ -104,6 +106,40 @@ def test_errors_are_what_they_say(store: TaskStore) -> None:
     assert run.curves.evaluations["batch"].tolist() == [2, 2, 2, 4, 4, 4, 7, 7, 7]
     loss = np.log(np.e + 9) - (labels[0, :10] == 3)
     np.testing.assert_allclose(run.curves.by_batch["online_loss"][0, 0], loss.mean(), atol=1e-6)
+
+
+def test_forward_transfer_is_a_fresh_networks_error_minus_the_learners(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    run.advance(100)
+    held = [[Stream(store, seed).held_out(task) for task in range(3)] for seed in SEEDS]
+    weights = learner.setting.network.initial(SEEDS)
+    images = learner.setting.needed_images()
+    expected = np.full((3, 8), np.nan)
+    for task, batch in enumerate((0, 3, 5)):  # the first batches after the tasks before are over
+        x = torch.stack([images.gather(torch.from_numpy(of[task].image_ids)[None])[0] for of in held])
+        guess = learner.setting.network.logits(*weights, x).argmax(-1).numpy()
+        for row, of in enumerate(held):
+            y = of[task].labels
+            expected[row, batch] = (guess[row] != y).mean() - (y != 3).mean()
+    np.testing.assert_allclose(run.curves.by_batch["forward_transfer"], expected, atol=1e-12)
+    points = [point for point in seed_points(run.curves, 1) if point.metric == "forward_transfer"]
+    assert [point.step for point in points] == [0, 1, 2]
+    np.testing.assert_allclose([point.value for point in points], expected[1, [0, 3, 5]], atol=1e-12)
+    late = [point.step for point in seed_points(run.curves, 1, since=4) if point.metric == "forward_transfer"]
+    assert late == [2]
+
+
+def test_nothing_is_transferred_to_the_first_task_and_resuming_changes_nothing(store: TaskStore) -> None:
+    run = protocol.assemble(store, "online", {}, SEEDS)
+    run.advance(4)
+    again = protocol.assemble(store, "online", {}, SEEDS)
+    again.load_state_dict(run.state_dict(), run.curves.since(0))
+    run.advance(100)
+    again.advance(100)
+    whole = run.curves.by_batch["forward_transfer"]
+    assert (whole[:, 0] == 0).all()  # every learner starts from the fresh network itself
+    assert np.isfinite(whole).sum(axis=1).tolist() == [3, 3, 3]
+    np.testing.assert_array_equal(whole, again.curves.by_batch["forward_transfer"])
 
 
 def test_the_test_set_is_measured_beside_the_validation_set(store: TaskStore) -> None:

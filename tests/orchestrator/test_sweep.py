@@ -21,7 +21,8 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from learners import checkpoint
-from orchestrator import machine, metrics, protocol, provenance, rerun
+from orchestrator import machine, metrics, predict, protocol, provenance, rerun
+from orchestrator.errors import OrchestratorError
 from orchestrator.plan import Configuration
 from orchestrator.results import load_curves
 from streams import recipes
@@ -32,7 +33,7 @@ from tests.orchestrator.real_sweep import TINY, assert_same, curves_of, folder_w
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = folder_with(tmp_path_factory.mktemp("finished"), TINY)
-    return folder, run(folder, "sweep.yaml")
+    return folder, run(folder, "sweep.yaml", "keep_checkpoints=all")
 
 
 def test_the_command_ends_well_and_says_where_things_are(
@@ -102,6 +103,31 @@ def test_a_checkpoint_from_mlflow_predicts_as_the_learner_did(
     bare.advance(15)
     x = torch.rand(2, 4, 3, 28, 28)
     assert torch.equal(learner.predict(x), bare.learner.predict(x))
+
+
+def test_every_task_left_a_checkpoint_that_predicts(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    folder, _ = finished
+    client = MlflowClient(uri(folder))
+    experiment = client.search_experiments(filter_string="name = 'tiny'")[0].experiment_id
+    (of,) = client.search_runs([experiment], "tags.`foml.kind` = 'configuration' and params.K = '2'")
+    recipe = recipes()["rainbow_digits"](tasks=3, train=50, validation=12, test=12)  # type: ignore[call-arg]
+    bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 2}, [0, 1])
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 28, 28), dtype=np.uint8)
+    x = torch.from_numpy(pixels).float().div(255).expand(2, -1, -1, -1, -1)
+    (trial,) = folder.glob(f"results/tiny/{of.data.tags['foml.configuration']}-*")
+    for batches in (5, 10, 15):
+        bare.advance(5)
+        wanted = bare.learner.predict(x).softmax(-1).numpy()
+        predictor = predict.load(of.info.run_id, uri(folder), step=batches)
+        np.testing.assert_allclose(predictor.probabilities(pixels), wanted, atol=1e-6)
+        if batches < 15:
+            beside = predict.load(str(trial / "learner.pt"), step=batches)
+            np.testing.assert_allclose(beside.probabilities(pixels), wanted, atol=1e-6)
+    with pytest.raises(OrchestratorError) as caught:
+        predict.load(of.info.run_id, uri(folder), step=7)
+    assert str(caught.value) == "--step: must be a checkpoint that was kept: 5, 10, 15 (the last) (got 7)"
 
 
 def test_the_same_command_again_runs_nothing_and_says_the_same(
@@ -275,6 +301,10 @@ def test_plan_starts_nothing(tmp_path: Path) -> None:
     assert re.fullmatch(r"cost: about \S+ CPU-hours \(on this machine's CPU; learning alone\)", rows[7])
     assert not (folder / "results").exists()
     assert not (folder / "mlflow.db").exists()
+    again = run(folder, "sweep.yaml", "--plan", "keep_checkpoints=1", timeout=120)
+    assert re.search(
+        r"^checkpoints: 8 are kept besides the last of each trial, of at most \d+ [KM]B;", again.stdout, re.M
+    )
 
 
 def runs_of(folder: Path, kind: str) -> list[Run]:
@@ -300,7 +330,7 @@ def test_every_run_says_where_it_comes_from(
         assert (tags["foml.git_commit"], tags["foml.git_dirty"]) == (commit, dirty)
         assert tags["foml.versions"] == provenance.versions()
         assert tags["foml.hostname"] == socket.gethostname()
-        assert tags["foml.command"] == "sweep.py --local sweep.yaml"
+        assert tags["foml.command"] == "sweep.py --local sweep.yaml keep_checkpoints=all"
         assert len(tags["foml.store"]) == 64
         assert ("foml.git_diff" in tags) == (dirty == "true")
     for run_ in [*configurations, *seeds]:
