@@ -279,8 +279,13 @@ def _learner(
     from learners import registry  # torch comes with it: not before it is needed
 
     name = entry.pop("name", None)
-    known = {known: known for known in registry.names()}
-    if _named(name, known, file, f"{where}.name", faults) is None:
+    if isinstance(name, str) and "." in name:  # a module of the user's own
+        try:
+            registry.learner_class(name)
+        except ValueError as error:
+            faults.append(fault(file, f"{where}.name", str(error)))
+            return None
+    elif _named(name, {known: known for known in registry.names()}, file, f"{where}.name", faults) is None:
         return None
     learner = registry.learner_class(name)
     if learner.needs_boundaries and schedule is not None and not schedule.has_boundaries:

@@ -1,0 +1,46 @@
+"""Online learning that predicts with a running average of its weights."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from learners.base import Diagnostics, Learner, Setting, positive
+from learners.batch import Batch
+from learners.model import Model
+
+
+@dataclass(frozen=True)
+class Options:
+    """Every field is an option in YAML, checked by its type and bounds, and may be swept."""
+
+    alpha: float = positive(0.001, "learning rate (Adam)")
+    decay: float = field(default=0.9, metadata={"ge": 0, "lt": 1, "description": "0 averages nothing"})
+
+
+class Averaged(Learner):
+    """A step of Adam on each batch; predictions are those of the averaged weights."""
+
+    options_class = Options
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.model = Model.fresh(setting.network, setting.seeds, "adam", options.alpha)
+        self.average = self.model.phi  # [R, P]: one row of weights per seed
+
+    def predict(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.setting.network.logits(self.average, self.model.statistics, x)
+
+    def update(self, batch: Batch) -> Diagnostics:
+        loss = self.model.learn(batch)
+        self.average = self.options.decay * self.average + (1 - self.options.decay) * self.model.phi
+        return {"loss": loss}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "average": self.average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.average = state["average"]

@@ -1,0 +1,67 @@
+"""The examples of the documentation do what their pages say: a learner, a stream and a sweep of one's own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import config
+from orchestrator.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ROOT / "examples", tmp_path / "examples"))
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path, "FOML_CACHE": str(folder / "cache")}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
+    )
+
+
+def test_a_learner_of_ones_own_is_swept(folder: Path) -> None:
+    done = run(folder, "-m", "orchestrator.sweep", "own_learner.yaml", "--local", "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    labels = {one["label"]: one for one in told["configurations"]}
+    assert set(labels) == {"my_learners.averaged decay=0.5", "my_learners.averaged decay=0.9", "online"}
+    assert all(one["usable"] and one["n"] == 2 for one in labels.values())
+    run_id = labels["my_learners.averaged decay=0.9"]["run_id"]
+    assert run(folder, "digits_folder.py", "my_images").returncode == 0
+    picture = "my_images/digit 3/000.png"
+    predicted = run(folder, "-m", "orchestrator.predict", run_id, picture)
+    assert predicted.returncode == 0, predicted.stderr
+    assert predicted.stdout.startswith(f"{picture}: ") and " of 2 seeds)" in predicted.stdout
+
+
+def test_a_stream_from_a_folder_of_images_is_planned(folder: Path) -> None:
+    assert run(folder, "digits_folder.py", "my_images").returncode == 0
+    assert len(list(folder.glob("my_images/*/*.png"))) == 400
+    done = run(folder, "-m", "orchestrator.sweep", "own_images.yaml", "--plan")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:3]]
+    # 4 tasks of 50 images in batches of 10
+    assert [row[1:6] for row in rows] == [["online", f"alpha1={a}", "1", "2", "20"] for a in ("0.001", "0.003")]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nowhere.mine", "nowhere.mine must be a module that can be imported (ModuleNotFoundError: No module named 'nowhere')"),
+        ("learners.base", "learners.base must define exactly one Learner (found 0)"),
+    ],
+)  # fmt: skip
+def test_a_module_that_holds_no_learner(name: str, told: str) -> None:
+    given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": name}], "seeds": 1}
+    with pytest.raises(ConfigError) as caught:
+        config.check(given)
+    assert str(caught.value) == f"configuration: learners[0].name: {told}"
