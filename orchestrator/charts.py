@@ -58,15 +58,22 @@ class Panel:
 
     @property
     def y_limits(self) -> tuple[float, float] | None:
-        """From the means; the interval of two seeds is 13 standard errors wide, and would leave nothing to see. None if
-        there is nothing."""
+        """From the means: of two seeds, the bands of lines are 13 standard errors wide, and would leave nothing to see.
+
+        Points show their intervals whole, as far as an error goes: without them a difference of nothing fills the
+        panel. None if there is nothing.
+        """
         y = np.concatenate([np.empty(0), *(series.y[np.isfinite(series.y)] for series in self.series)])
         if not len(y):
             return None
         low, high = float(y.min()), float(y.max())
         if self.from_zero:
             return 0.0, max(0.02, min(1.02, 1.12 * high))
-        room = max(0.02, 0.5 * (high - low))
+        ends = [end[np.isfinite(end)] for one in self.series if one.kind != "line" for end in (one.low, one.high)]
+        if len(reach := np.concatenate([np.empty(0), *ends])):
+            low = min(low, max(float(reach.min()), 0.0))
+            high = max(high, min(float(reach.max()), 1.0))
+        room = max(0.02, (0.05 if len(reach) else 0.5) * (high - low))
         return low - room, high + room
 
 
@@ -138,7 +145,7 @@ class _Configurations:
             self._by_task("validation_error", "Error on the task just learned", group),
             self._effect(option, {self._rows[group[0]].of.learner: group}, joined=True),
         )
-        return Chart(f"ablation_{option}", f"{self._name}: {what}", panels)
+        return Chart(f"ablation_{option}", self._title(f"{what}; "), panels)
 
     def transfer(self) -> Chart | None:
         """What a task gains from those before it, and what learning online loses against hindsight."""
