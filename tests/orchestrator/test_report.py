@@ -332,7 +332,8 @@ def test_limits_of_y_are_the_means():
 def test_points_show_their_intervals_as_far_as_an_error_goes():
     """An option that does nothing must not look as if it did: K = 1 and 5 of two seeds, 0.73 ± 0.56 and 0.72 ± 0.26."""
     x, y = np.array([1.0, 5.0]), np.array([0.73, 0.72])
-    points = Series("foml", x, y, y - [0.56, 0.26], y + [0.56, 0.26], 0, kind="both")
+    half = np.array([0.56, 0.26])
+    points = Series("foml", x, y, y - half, y + half, 0, kind="both")
     low, high = Panel("", "", "", (points,), from_zero=False).y_limits
     assert low == pytest.approx(0.17 - 0.05 * 0.83) and high == pytest.approx(1.0 + 0.05 * 0.83)
     nothing = np.full(2, np.nan)
