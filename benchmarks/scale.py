@@ -1,0 +1,223 @@
+"""What one driver, one stream actor and one MLflow can carry, measured here; docs/scale.md says what follows from it.
+
+    python -m benchmarks.scale
+
+- **Driver**: real sweeps on this machine, each in a process of its own, whose own CPU time is read (children excluded:
+  learners run in theirs). Two differ by the number of results alone, two by the number of trials, and the difference
+  by that many is what one costs. MLflow on SQLite is in it, the report at the end is not.
+- **Stream actor**: chunks of 40 batches of ten, ten seeds, eight requests under way.
+- **MLflow**: points by `log_batch`, a thousand a call, on SQLite in this process, and over HTTP to a server on SQLite.
+
+But for the stream actor's, which is a rate by the clock, all are CPU times of the process that does it, so that a
+machine that does other things as well gives nearly the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SWEEPS: dict[str, dict[str, int]] = {
+    "many results": {"trials": 2, "train": 3800, "chunk": 1},
+    "few results": {"trials": 2, "train": 3800, "chunk": 380},
+    "many trials": {"trials": 42, "train": 400, "chunk": 40},
+    "few trials": {"trials": 2, "train": 400, "chunk": 40},
+}
+"""`train`: points in the one task of the stream, learned ten at a time."""
+BATCH = 10
+LEARNERS_A_NODE = 8
+CHUNK, SEEDS = 40, 10
+
+
+def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
+    """Run one sweep here. Returns what this process used, and how much of everything there was."""
+    from orchestrator import report, tracking
+
+    used: dict[str, int] = {}
+    results = points = 0
+    real_send, real_report = tracking.Writer.results, report.write_report
+
+    def counted(self: tracking.Writer, key: str, curves: Any) -> None:
+        nonlocal results, points
+        results += 1
+        points += sum(curve.size for curve in curves.by_batch.values()) + 2 * len(curves.evaluations.get("error", ()))
+        real_send(self, key, curves)
+
+    def before_report(*words: Any, **more: Any) -> Any:
+        used["cpu_us"] = int(1e6 * sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+        status = Path("/proc/self/status").read_text()  # ru_maxrss would remember what started this process
+        used["memory"] = 1024 * int(status.partition("VmHWM:")[2].split()[0])
+        return real_report(*words, **more)
+
+    tracking.Writer.results = counted  # type: ignore[method-assign]
+    report.write_report = before_report
+    from orchestrator import sweep as sweeps
+
+    sweeps.run_sweep(
+        {
+            "name": "scale",
+            "stream": {"name": "rainbow_digits", "tasks": 1, "train": train, "validation": 10, "test": 10},
+            "learners": [{"name": "online", "alpha1": {"grid": [0.001 * (1 + i) for i in range(trials)]}}],
+            "seeds": 1,
+            "chunk": chunk,
+        },
+        local=True,
+    )
+    return used | {"trials": trials, "results": results, "points": points}
+
+
+def driver() -> Iterator[str]:
+    """CPU time of the driver, by result and by trial."""
+    measured = {}
+    for name, size in SWEEPS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, "-m", "benchmarks.scale", "--sweep", json.dumps(size)]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
+            done = subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        measured[name] = json.loads(done.stdout.splitlines()[-1])
+        yield f"sweep {name}: {measured[name]}"
+    for what in ("results", "trials"):
+        many, few = measured[f"many {what}"], measured[f"few {what}"]
+        more = many[what] - few[what]
+        yield f"driver: {(many['cpu_us'] - few['cpu_us']) / more / 1e3:.1f} ms of CPU for each of {more} more {what}"
+    few = measured["few trials"]
+    yield f"driver: {few['cpu_us'] / 1e6:.1f} s of CPU and {few['memory'] / 1e6:.0f} MB at most for the smallest sweep"
+
+
+def stream_actor() -> Iterator[str]:
+    """What one stream actor serves, and what a result weighs on the network."""
+    import ray
+
+    from orchestrator.launch import ray_running
+    from orchestrator.stream_actors import StreamActors, own_stream_actor
+    from streams import build
+    from streams.rainbow import RainbowDigits
+    from streams.schedule import Sequential
+    from streams.store import TaskStore
+
+    seeds, count = list(range(SEEDS)), CHUNK * BATCH
+    store = TaskStore.open(build.cached(RainbowDigits(tasks=20, train=200), seeds).path)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ray_running(local=True),
+        StreamActors(store, None, Path(folder), print),
+    ):
+        actor = own_stream_actor(store.hash)
+
+        def read(at: int) -> Any:
+            return actor.read.remote(seeds, Sequential(), at * count % (20 * 200 - count), count)
+
+        weight = len(pickle.dumps(ray.get(read(0))))
+        waiting, done, began = [read(at) for at in range(LEARNERS_A_NODE)], 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < 5:
+            (ready, *_), waiting = ray.wait(waiting)
+            ray.get(ready)
+            done += 1
+            waiting.append(read(done))
+    yield (
+        f"stream actor: {done / elapsed:.0f} chunks/s of {CHUNK} batches of {BATCH} and {SEEDS} seeds to one reader, "
+        f"{done / elapsed * count * SEEDS:.0f} datapoints/s, {weight} bytes a chunk (on the node, not on the network)"
+    )
+
+
+def result_weight() -> Iterator[str]:
+    """Bytes that a learner sends to the driver with each result."""
+    from orchestrator import protocol
+    from streams import build
+    from streams.rainbow import RainbowDigits
+    from streams.store import TaskStore
+
+    store = TaskStore.open(build.cached(RainbowDigits(tasks=20, train=200), list(range(SEEDS))).path)
+    run = protocol.assemble(store, "foml", {}, list(range(SEEDS)))
+    run.advance(4)
+    weight = len(pickle.dumps(run.advance(CHUNK)))
+    curves = len(run.curves.by_batch)
+    yield f"network: {weight} bytes a result ({CHUNK} batches, {SEEDS} seeds, {curves} curves of foml)"
+
+
+def mlflow_rate(uri: str, name: str, server: int | None = None) -> Iterator[str]:
+    """Points by batches of a thousand, here and in the server's process (and its children)."""
+    from orchestrator.run_tree import RunTree
+    from orchestrator.tracking_database import connect, experiment_id, prepare
+    from orchestrator.tracking_points import Point
+
+    prepare(uri)
+    client = connect(uri)
+    experiment = experiment_id(client, uri, f"scale-{os.getpid()}")
+    run = client.create_run(experiment).info.run_id
+    sender = RunTree.__new__(RunTree)  # its `send` alone is wanted, which needs no more than a client
+    sender._client = client
+    sender.send(run, [Point("warm", 0, 1.0, 1)])
+    servers = [] if server is None else [server, *children(server)]
+    before, own, sent = sum(map(cpu_of, servers)), time.process_time(), 0
+    while sent < 20_000:
+        sender.send(run, [Point(f"m{sent % 7}", sent + step, 0.5, 1_700_000_000_000) for step in range(1_000)])
+        sent += 1_000
+    own, there = time.process_time() - own, sum(map(cpu_of, servers)) - before
+    client.delete_run(run)
+    yield f"MLflow, {name}: {1e6 * own / sent:.0f} us for a point here, {1e6 * there / sent:.0f} us in the server"
+
+
+def cpu_of(process: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children(parent: int) -> list[int]:
+    """Processes that a process has started, and those that they have."""
+    own = [int(each) for path in Path(f"/proc/{parent}/task").glob("*/children") for each in path.read_text().split()]
+    return own + [grandchild for child in own for grandchild in children(child)]
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[tuple[str, int]]:
+    """An MLflow server on SQLite, and its process."""
+    port = 5_071
+    words = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/server.db"]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    with (folder / "log").open("w") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+        try:
+            import urllib.request
+
+            for _ in range(900):
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                    break
+                except OSError:
+                    time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}", process.pid
+        finally:
+            process.terminate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sweep", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.sweep:
+        print(json.dumps(sweep(**json.loads(arguments.sweep))))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        with server(Path(scratch)) as (uri, process):
+            for line in mlflow_rate(uri, "a server on SQLite, by HTTP", process):
+                print(line, flush=True)
+        sqlite = mlflow_rate(f"sqlite:///{scratch}/here.db", "SQLite")
+        for look in [sqlite, result_weight(), stream_actor(), driver()]:
+            for line in look:
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
