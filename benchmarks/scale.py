@@ -187,7 +187,7 @@ def server(folder: Path) -> Iterator[tuple[str, int]]:
     port = 5_071
     words = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/server.db"]
     words += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    with (folder / "log").open("w") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+    with (folder / "log").open("w") as log, subprocess.Popen(words, cwd=folder, stdout=log, stderr=log) as process:
         try:
             import urllib.request
 
