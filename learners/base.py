@@ -70,6 +70,8 @@ class Learner(ABC):
     """
 
     needs_boundaries: ClassVar[bool] = False
+    changeable: ClassVar[tuple[str, ...]] = ()
+    """Options that may have another value from some batch on: real numbers that no stored state's shape follows."""
     options_class: ClassVar[type]
 
     def __init__(self, options: Any, setting: Setting) -> None:
@@ -112,3 +114,7 @@ class Learner(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the learner that wrote `state` would have."""
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Go on, with this learner's own options, from what a learner with other `changeable` ones had come to."""
+        self.load_state_dict(state)

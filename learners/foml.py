@@ -39,6 +39,7 @@ class FOML(Learner):
     May know: the datapoints seen so far. No task id, no boundary; phi is never reset.
     """
 
+    changeable = ("alpha1", "alpha2", "beta1", "beta2")
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -136,3 +137,8 @@ class FOML(Learner):
             self.window.append(
                 self._online_step(batch, step["phi"], step["theta"], step["statistics"], Moments(*step["before"]))
             )
+
+    def take_over(self, state: dict[str, Any]) -> None:
+        # The steps in the window were made with other rates and pulls: the meta-gradient looks back to here, and no
+        # further, as at the beginning of a stream.
+        self.load_state_dict({**state, "window": []})

@@ -39,6 +39,7 @@ class FTL(Learner):
     """
 
     needs_boundaries = True
+    changeable = ("alpha",)
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

@@ -69,6 +69,7 @@ class FTML(Learner):
     """
 
     needs_boundaries = True
+    changeable = ("inner_rate", "outer_rate")
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

@@ -53,6 +53,7 @@ class ICaRL(Learner):
     """
 
     needs_boundaries = True
+    changeable = ("alpha",)
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

@@ -48,6 +48,7 @@ class LwF(Learner):
     """
 
     needs_boundaries = True
+    changeable = ("alpha", "distillation", "temperature")
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

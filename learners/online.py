@@ -24,6 +24,7 @@ class Online(Learner):
     May know: the newest batch. No task id, no boundary, no replay.
     """
 
+    changeable = ("alpha1",)
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

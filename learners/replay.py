@@ -29,6 +29,7 @@ class OnlineReplay(Learner):
     Batch-norm statistics are those of the joined batch.
     """
 
+    changeable = ("alpha1",)
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

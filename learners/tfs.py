@@ -28,6 +28,7 @@ class TFS(Learner):
     """
 
     needs_boundaries = True
+    changeable = ("alpha",)
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

@@ -30,6 +30,7 @@ class TOE(Learner):
     datapoints.
     """
 
+    changeable = ("alpha",)
     options_class = Options
 
     def __init__(self, options: Options, setting: Setting) -> None:

@@ -193,6 +193,39 @@ def test_saved_between_two_tasks_equals_uninterrupted(world: Any, name: str) -> 
     assert_same_bits(other.state_dict(), whole.state_dict())
 
 
+def test_what_may_change_does_when_a_state_is_taken_over(world: Any, name: str) -> None:
+    """Every option called changeable acts from the next update on, and a state saved after that has it all."""
+    boundary, stop = 2 * world.batches_per_task, 3 * world.batches_per_task
+    donor = world.quick(name, (0, 1))
+    world.drive(donor, 0, boundary)
+
+    def taken(**options: Any) -> Learner:
+        other = world.quick(name, (0, 1), **options)
+        other.take_over(stored(donor.state_dict()))
+        other.recall(world.seen(boundary, (0, 1)))
+        return other
+
+    same = taken()
+    world.drive(same, boundary, stop)
+    for key in donor.changeable:
+        value = getattr(donor.options, key)
+        assert isinstance(value, float), key
+        changed = taken(**{key: 3 * value})
+        at_first = dict(leaves(changed.state_dict()))
+        for path, kept in leaves(taken().state_dict()):
+            assert torch.equal(kept, at_first[path]) if isinstance(kept, Tensor) else kept == at_first[path], path
+        world.drive(changed, boundary, stop - 2)
+        again = resumed(world, name, changed, stop - 2, **{key: 3 * value})
+        assert_same_bits(world.drive(again, stop - 2, stop), world.drive(changed, stop - 2, stop))
+        assert_same_bits(again.state_dict(), changed.state_dict())
+        differ = [
+            path
+            for (path, one), (_, other) in zip(leaves(changed.state_dict()), leaves(same.state_dict()), strict=True)
+            if isinstance(one, Tensor) and not torch.equal(one, other)
+        ]
+        assert differ, key
+
+
 def test_same_seed_same_run_and_another_seed_another(world: Any, name: str) -> None:
     """Whatever the global generators were set to, and whether or not anybody asked for predictions."""
     runs = []
