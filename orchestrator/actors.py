@@ -15,6 +15,8 @@ from ray import tune
 
 from orchestrator import chunks, kept, machine, metrics, protocol, provenance, usage
 from orchestrator.disk import told_when_full
+from orchestrator.legs import Leg, Stage
+from orchestrator.pbt import fitness
 from orchestrator.source import Shape, Source, Stack
 from orchestrator.storage import TrialCopy
 from orchestrator.stream_actors import own_stream_actor
@@ -92,7 +94,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     _copy: TrialCopy | None = None
 
     def setup(self, config: dict[str, Any]) -> None:
-        config = config["trial"]
+        config = self._config = config["trial"]
         self.cleanup()
         # Results at an address are worked on in a copy, and every file of it is put there.
         self._copy = None if config["address"] is None else TrialCopy(config["address"])
@@ -110,40 +112,60 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
         gpu = self._gpu = torch.cuda.is_available() and config["gpus"] > 0
         torch.set_num_threads(config["threads"])
-        self._chunk: int = config["chunk"]
         actor = own_stream_actor(config["store"])
-        store = TaskStore.open(ray.get(actor.path.remote()))
-        source: Source = ActorSource(actor, config["seeds"], config["schedule"])
-        device = torch.device("cuda" if gpu else "cpu")
-        machine.begin_peaks(device)
-        facts = machine.facts(device)
+        self._store = TaskStore.open(ray.get(actor.path.remote()))
+        self._source: Source = ActorSource(actor, config["seeds"], config["schedule"])
+        self._device = torch.device("cuda" if gpu else "cpu")
+        machine.begin_peaks(self._device)
+        facts = machine.facts(self._device)
         note_machine(self._folder / f"attempt-{self._attempt:04d}", facts)
         self._log.say(
             f"starts on {facts['foml.hostname']}, process {os.getpid()}, {facts['foml.device']}, "
             f"{facts['foml.threads']} thread(s); {config['learner']} {config['options']}, seeds {config['seeds']}; "
             f"{provenance.code()}"
         )
-        self._learner: str = config["learner"]
-        self._network: str = config["network"]
-        self._image_shape = store.shape
+        self._leg: Leg | None = config.get("leg")
+        self._remarks: list[str] = []
+        self._open()
+
+    def _open(self) -> None:
+        """Make the protocol, and take it to where the newest chunk file was; at a stage's begin, enter the stage."""
+        config = self._config
+        done = chunks.newest(self._folder, self._device, self._remarks)
+        stage = None if self._leg is None else self._leg.stage(0 if done is None else done.batches)
         self._protocol = protocol.assemble(
-            store,
+            self._store,
             config["learner"],
-            config["options"],
+            config["options"] if stage is None else config["options"] | stage.values,
             config["seeds"],
             config["batch_size"],
             config["network"],
-            source=source,
-            device=device,
+            source=self._source,
+            device=self._device,
         )
-        self._kept = kept.steps(config["keep_checkpoints"], source.shape().ends, config["batch_size"])
-        self._remarks: list[str] = []
-        done = chunks.newest(self._folder, device, self._remarks)
-        if done is not None:
+        self._kept = kept.steps(config["keep_checkpoints"], self._source.shape().ends, config["batch_size"])
+        if done is not None and stage is not None and stage.donor and stage.at == done.batches:
+            self._protocol.take_over(self._donated(stage), done.curves)
+        elif done is not None:
             self._protocol.load_state_dict(done.state, done.curves)
+        if done is not None:
             for remark in self._remarks:
                 self._log.say(remark)
             self._log.say(f"goes on from batch {done.batches}, {done.path.name}")
+        if stage is not None and stage.at == self._protocol.batches:
+            self._protocol.mark(stage.marks or {})
+            copied = f" and the state of {stage.donor}" if stage.donor else ""
+            self._log.say(f"from batch {stage.at} on with {stage.values}{copied}")
+
+    def _donated(self, stage: Stage) -> dict[str, Any]:
+        """The state that the donor had when the stage began."""
+        if self._copy is None:
+            return chunks.at(Path(self._config["folder"]).parent / stage.donor, stage.at, self._device).state
+        theirs = TrialCopy(self._config["donors"][stage.donor])
+        try:
+            return chunks.at(theirs.folder, stage.at, self._device).state
+        finally:
+            theirs.close()
 
     def step(self) -> dict[str, Any]:
         with self._log.recording():
@@ -152,23 +174,29 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     def _step(self) -> dict[str, Any]:
         from learners import checkpoint
 
-        run = self._protocol
-        advances = not run.finished  # it may have been finished before this actor began
-        slice_ = run.advance(self._until_kept()) if advances else run.curves.since(run.batches)
+        run, leg, config = self._protocol, self._leg, self._config
+        # It may have been finished before this actor began, or have come to the end of its leg.
+        advances = not run.finished and (leg is None or run.batches < leg.until)
+        slice_ = run.curves.since(run.batches)
+        if advances:
+            count = self._until_kept()
+            slice_ = run.advance(count if leg is None else min(count, leg.next_stop(run.batches)))
         with told_when_full(self._folder):
             if run.finished or run.batches in self._kept:
                 path = self._folder / (chunks.LEARNER_FILE if run.finished else kept.file_name(run.batches))
                 if advances or not checkpoint.is_whole(path):
-                    checkpoint.save(path, self._learner, run.learner, self._network, self._image_shape)
+                    checkpoint.save(path, config["learner"], run.learner, config["network"], self._store.shape)
             if advances:
-                chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished)
+                keep = () if leg is None else leg.kept
+                chunks.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished, keep)
         if self._copy is not None:
             self._copy.push(self._attempt)
+        pauses = leg is not None and not run.finished and run.batches >= leg.until
         remarks, self._remarks = self._remarks, []
         by_seed = _objectives(run.curves)
         self._tell(slice_, by_seed)
-        return {
-            "done": run.finished,
+        result = {
+            "done": run.finished or pauses,
             "finished": run.finished,
             "batches": run.batches,
             "total_batches": run.total_batches,
@@ -180,6 +208,11 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             "usage": {"memory": usage.resident_bytes(), "gpu_memory": usage.gpu_bytes(self._gpu)},
             **{metric: float(values.mean()) for metric, values in by_seed.items()},
         }
+        if leg is not None and pauses:
+            result["fitness"] = fitness(run.curves, leg.metric, leg.start, leg.until)
+        elif leg is not None and not run.finished and leg.stage(run.batches).at == run.batches:
+            self._open()  # a chunk file was damaged, and an earlier stage had to be learned again
+        return result
 
     def _tell(self, slice_: metrics.Curves, by_seed: dict[str, np.ndarray]) -> None:
         """A line in the trial's log for every seed that is lost, and for how far the trial is."""
@@ -197,7 +230,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     def _until_kept(self) -> int:
         """Batches of the next chunk, which ends early where a checkpoint is to be kept."""
         at = self._protocol.batches
-        return min([self._chunk, *(step - at for step in self._kept if step > at)])
+        return min([self._config["chunk"], *(step - at for step in self._kept if step > at)])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take over another trial in this process, which spares it a start and its imports."""

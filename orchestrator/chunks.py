@@ -1,8 +1,9 @@
 """Chunk files: a trial's state and its curves so far in one file, which is the truth about the trial.
 
 A chunk file is written under a temporary name and renamed, so it is whole or not there, and state and curves cannot
-part. A trial keeps its newest two. Files are numbered by attempt: a trial that starts claims the next number, and a
-predecessor that still runs somewhere (after its driver was killed, say) can no longer write.
+part. A trial keeps its newest two, and those that others may still copy from. Files are numbered by attempt: a trial
+that starts claims the next number, and a predecessor that still runs somewhere (after its driver was killed, say) can
+no longer write.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import pickle
 import re
 import socket
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ KEPT = 2
 DAMAGED = "damaged-"
 """Stands before the name of a chunk file that was set aside: it is kept, and read no more."""
 LEARNER_FILE = "learner.pt"
+_DAMAGE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError)
 _NAME = re.compile(r"chunk-(\d{8})-(\d{4})\.pt")
 
 logger = logging.getLogger(__name__)
@@ -70,8 +74,10 @@ def claim(folder: Path) -> int:
     return attempt
 
 
-def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, finished: bool) -> Path:
-    """Write one chunk file, and delete those older than the newest two.
+def write(
+    folder: Path, attempt: int, state: dict[str, Any], curves: Curves, finished: bool, keep: Collection[int] = ()
+) -> Path:
+    """Write one chunk file, and delete those older than the newest two; not those after the batches in `keep`.
 
     Raises:
         SupersededError: another attempt has been claimed since `attempt` was.
@@ -93,9 +99,25 @@ def write(folder: Path, attempt: int, state: dict[str, Any], curves: Curves, fin
             f"{folder}: attempt {attempt} was superseded by attempt {_attempt(folder)}; it writes no more"
         )
     temporary.replace(path)
-    for _, old in _files(folder)[KEPT:]:
-        old.unlink(missing_ok=True)
+    for (batches, _), old in _files(folder)[KEPT:]:
+        if batches not in keep:
+            old.unlink(missing_ok=True)
     return path
+
+
+def at(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk:
+    """The chunk after exactly so many batches.
+
+    Raises:
+        OrchestratorError: there is none that is whole.
+    """
+    for (there, _), path in _files(folder):
+        if there == batches:
+            with suppress(*_DAMAGE):
+                return _read(path, map_location)
+    raise OrchestratorError(
+        f"{folder}: has no whole chunk file of batch {batches}, which another trial is to go on from"
+    )
 
 
 def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[str] | None = None) -> Chunk | None:
@@ -112,7 +134,7 @@ def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[s
             break
         except FileNotFoundError:
             continue  # deleted by its writer meanwhile: a newer one is there, or was just read
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
+        except _DAMAGE as error:
             damaged.append((path, str(error).splitlines()[0] if str(error) else type(error).__name__))
     instead = f"batch {found.batches}, from the chunk before it" if found else "the beginning: no older one is whole"
     for path, reason in damaged:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from orchestrator.budget import Budget, Price, check_budget
 from orchestrator.errors import ConfigError, fault
-from orchestrator.schedulers import SCHEDULERS, Scheduler
+from orchestrator.schedulers import SCHEDULERS, Scheduler, check_scheduler
 from orchestrator.schemas import model_of, rules
 from orchestrator.spaces import Space, is_space, read_space
 from streams import recipes
@@ -42,7 +42,8 @@ class Search(_Part):
     """How configurations are found: grids are crossed, and every crossing is drawn `samples` times.
 
     ``algorithm``: `random` draws all at once; `optuna` draws each with what the trials before it came to (TPE, on the
-    mean of the objective over seeds); `grid` draws nothing. ``scheduler``: a name, or a mapping with options.
+    mean of the objective over seeds); `grid` draws nothing. ``scheduler``: a name, or a mapping with options; see
+    `orchestrator.schedulers`.
     """
 
     samples: int = Field(default=1, ge=1)
@@ -112,6 +113,11 @@ class LearnerSpec:
     name: str
     fixed: dict[str, Any]
     spaces: dict[str, Space]
+
+    @property
+    def drawn(self) -> dict[str, Space]:
+        """The spaces that values are drawn from; grids are crossed."""
+        return {key: space for key, space in self.spaces.items() if not space.is_grid}
 
 
 @dataclass(frozen=True)
@@ -213,6 +219,9 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
     if faults or top is None or recipe is None or schedule is None or scheduler is None:
         raise ConfigError(*dict.fromkeys(faults))
     found = tuple(spec for spec in specs if spec is not None)
+    faults += check_scheduler(scheduler, top.search, found, file)
+    if faults:
+        raise ConfigError(*faults)
     return Sweep(file, document, top, recipe, store, schedule, found, scheduler)
 
 

@@ -123,6 +123,10 @@ class Journal:
                     shutil.rmtree(trial.folder(self.root), ignore_errors=True)
                     if self.mirror is not None:
                         self.mirror.forget(trial.key)
+                for population in self.plan.populations:
+                    population.file(self.root).unlink(missing_ok=True)
+                    if self.mirror is not None:
+                        self.mirror.remove(population.file(self.root))
         self._write()
 
     def draw(self, trial: Trial) -> None:
@@ -147,15 +151,16 @@ class Journal:
         text = json.dumps({"digest": short_hash(content, 64), **content}, indent=2)
         with _writing(self.root):
             for name in (FILE, COPY):
-                self._keep(self.root / name, text)
+                self.keep(self.root / name, text)
 
     def stop(self, trial: Trial, batches: int, value: float) -> None:
         """Note that the scheduler found a trial not worth going on with after so many batches."""
         with _writing(self.root):
             trial.folder(self.root).mkdir(parents=True, exist_ok=True)
-            self._keep(trial.folder(self.root) / STOPPED, json.dumps({"batches": batches, "objective": value}))
+            self.keep(trial.folder(self.root) / STOPPED, json.dumps({"batches": batches, "objective": value}))
 
-    def _keep(self, path: Path, text: str) -> None:
+    def keep(self, path: Path, text: str) -> None:
+        """Write a file of the sweep's folder, whole or not at all."""
         write_whole(path, text)
         if self.mirror is not None:
             self.mirror.push(path)

@@ -205,6 +205,8 @@ def run_trials(
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
 
     def specification(trial: Trial) -> dict[str, Any]:
+        leg = search.leg(trial)
+        donors = set() if leg is None or mirror is None else {stage.donor for stage in leg.stages if stage.donor}
         return {
             "key": trial.key,
             "folder": str(trial.folder(root).absolute()),
@@ -220,7 +222,13 @@ def run_trials(
             "keep_checkpoints": sweep.document.keep_checkpoints,
             "threads": sweep.threads,
             "gpus": wanted.gpus,
+            "leg": leg,
+            "donors": {key: mirror.trial_address(key) for key in donors} if mirror is not None else {},
         }
+
+    def dirname(trial: Any) -> str:
+        key, leg = trial.config["trial"]["key"], trial.config["trial"]["leg"]
+        return f"{key}" if leg is None else f"{key}-{leg.until}"
 
     try:
         with halt.gently(progress.say), StreamActors(store, sweep.store, root, progress.say, mirror):
@@ -230,7 +238,7 @@ def run_trials(
                     search_alg=NextTrial(search, specification, slots),
                     num_samples=-1,  # until the search has no more
                     reuse_actors=True,
-                    trial_dirname_creator=lambda trial: trial.config["trial"]["key"],
+                    trial_dirname_creator=dirname,
                 ),
                 run_config=tune.RunConfig(
                     name="trials",

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from orchestrator.config import LearnerSpec, Sweep
+from orchestrator.schedulers import PbtOptions
 from orchestrator.spaces import Space
 from streams.schedule import HeldBack, Schedule
 
@@ -23,6 +24,9 @@ RESULTS_VERSION = 3
 """Raised whenever the same configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
 _FOLDER_LENGTH = 180
 """Characters of a folder's name; file systems allow 255 bytes."""
+
+POPULATION = "population-"
+"""What the names of files begin with that say who copied whom in a population."""
 
 
 def canonical(value: Any) -> str:
@@ -39,7 +43,9 @@ def short_hash(value: Any, length: int = 12) -> str:
 class Configuration:
     """A learner with every hyper-parameter, on a stream; everything that decides a curve but the seed.
 
-    ``stream``: name, options, schedule, and the hash of the task store.
+    ``stream``: name, options, schedule, and the hash of the task store. ``population``: the hash of the `Population`
+    that it is a member of, empty if of none; its options ``mutated`` are then what it begins with, and what it goes on
+    with depends on the others.
     """
 
     learner: str
@@ -48,11 +54,14 @@ class Configuration:
     batch_size: int
     stream: dict[str, Any]
     label: str
+    population: str = ""
+    mutated: tuple[str, ...] = ()
 
     @cached_property
     def hash(self) -> str:
         """Names this configuration, in every sweep and on every machine."""
-        return short_hash([RESULTS_VERSION, self.learner, self.options, self.network, self.batch_size, self.stream])
+        parts = [RESULTS_VERSION, self.learner, self.options, self.network, self.batch_size, self.stream]
+        return short_hash([*parts, self.population] if self.population else parts)
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ class Study:
     @property
     def spaces(self) -> dict[str, Space]:
         """What is drawn."""
-        return {key: space for key, space in self.spec.spaces.items() if not space.is_grid}
+        return self.spec.drawn
 
     @property
     def wanted(self) -> int:
@@ -115,12 +124,36 @@ class Study:
         return {key: trial.configuration.options[key] for key in self.spaces}
 
 
+@dataclass(frozen=True)
+class Population:
+    """Configurations that are trained together, each beginning with values of its own, and copy one another.
+
+    ``spaces``: of the values that change. ``seed``: of the search. ``members``: at least two, on the same seeds.
+    """
+
+    hash: str
+    label: str
+    options: PbtOptions
+    spaces: dict[str, Space]
+    seed: int
+    members: tuple[Trial, ...]
+
+    def file(self, root: Path) -> Path:
+        """Where it is written who copied whom."""
+        return root / f"{POPULATION}{self.hash}.json"
+
+    def values(self, trial: Trial) -> dict[str, Any]:
+        """What a member begins with."""
+        return {key: trial.configuration.options[key] for key in sorted(self.spaces)}
+
+
 @dataclass
 class Plan:
     """All trials of a sweep, in order, the sweep's whole configuration as JSON (`resolved`), and what was written
     down of it (`given`).
 
-    Where a searcher draws, its `studies` are here, and trials are added as they are drawn.
+    Where a searcher draws, its `studies` are here, and trials are added as they are drawn. Trials that copy one another
+    are in `populations`, too.
     """
 
     name: str
@@ -128,6 +161,7 @@ class Plan:
     resolved: dict[str, Any]
     given: dict[str, Any] = field(default_factory=dict)
     studies: tuple[Study, ...] = ()
+    populations: tuple[Population, ...] = ()
 
     def trial(self, key: str) -> Trial:
         return next(trial for trial in self.trials if trial.key == key)
@@ -183,16 +217,22 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     searched = sweep.document.search.algorithm == "optuna"
     trials: dict[str, Trial] = {}
     studies: list[Study] = []
+    populations: list[Population] = []
     for index, spec in enumerate(sweep.learners):
         always_shown = _unlike_defaults(spec) if several else {}
-        if searched and any(not space.is_grid for space in spec.spaces.values()):
+        if searched and spec.drawn:
             studies += _studies(spec, sweep, stream, always_shown)
+            continue
+        if isinstance(sweep.scheduler, PbtOptions) and spec.drawn:
+            populations += _populations(spec, index, sweep, sweep.scheduler, stream, always_shown)
             continue
         for options, varying in _expand(spec, index, sweep):
             configuration = _configuration(spec, sweep, stream, options, varying | always_shown)
             trial = Trial(configuration, tuple(sweep.seeds))
             trials.setdefault(trial.key, trial)
-    return Plan(sweep.name, tuple(trials.values()), _resolved(sweep, stream), dict(sweep.given), tuple(studies))
+    trials |= {member.key: member for population in populations for member in population.members}
+    planned = tuple(trials.values())
+    return Plan(sweep.name, planned, _resolved(sweep, stream), dict(sweep.given), tuple(studies), tuple(populations))
 
 
 def _configuration(
@@ -215,6 +255,39 @@ def _studies(spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], always_sho
         yield Study(spec, chosen, search.samples, search.seed, tuple(sweep.seeds), template)
 
 
+def _populations(
+    spec: LearnerSpec,
+    index: int,
+    sweep: Sweep,
+    options: PbtOptions,
+    stream: dict[str, Any],
+    always_shown: dict[str, Any],
+) -> Iterator[Population]:
+    """One for each crossing of the grids. All that decides its curves is in its hash: another is run anew."""
+    search = sweep.document.search
+    for chosen in _crossings(spec):
+        template = _configuration(spec, sweep, stream, spec.fixed | chosen, chosen | always_shown)
+        spaces = {key: [space.kind, list(space.values)] for key, space in spec.drawn.items()}
+        name = short_hash([template.hash, list(sweep.seeds), spaces, asdict(options), search.samples, search.seed])
+        changing = {key: space for key, space in spec.drawn.items() if options.mutate is None or key in options.mutate}
+        drawn = [_draws(spec, index, chosen, sample, search.seed) for sample in range(search.samples)]
+        different = {canonical(draws): draws for draws in drawn}.values()
+        members = tuple(
+            Trial(
+                replace(
+                    template,
+                    options=template.options | draws,
+                    label=f"{template.label} member {number}",
+                    population=name,
+                    mutated=tuple(sorted(changing)),
+                ),
+                tuple(sweep.seeds),
+            )
+            for number, draws in enumerate(different, 1)
+        )
+        yield Population(name, template.label, options, changing, search.seed, members)
+
+
 def _crossings(spec: LearnerSpec) -> Iterator[dict[str, Any]]:
     grids = {key: space for key, space in spec.spaces.items() if space.is_grid}
     for values in itertools.product(*(space.values for space in grids.values())):
@@ -229,19 +302,22 @@ def _described(schedule: Schedule) -> dict[str, Any]:
 
 def _expand(spec: LearnerSpec, index: int, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Every (all options, those that vary) of one learner."""
-    drawn = {key: space for key, space in spec.spaces.items() if not space.is_grid}
-    samples = sweep.document.search.samples if drawn else 1
+    samples = sweep.document.search.samples if spec.drawn else 1
     for chosen in _crossings(spec):
         for sample in range(samples):
-            # A generator per draw: more samples, or another grid value, leave the earlier draws as they were.
-            draws = {
-                key: space.draw(_generator(sweep.document.search.seed, [index, spec.name, chosen, sample, key]))
-                for key, space in drawn.items()
-            }
+            draws = _draws(spec, index, chosen, sample, sweep.document.search.seed)
             yield spec.fixed | chosen | draws, chosen | draws
 
 
-def _generator(seed: int, purpose: list[Any]) -> np.random.Generator:
+def _draws(spec: LearnerSpec, index: int, chosen: dict[str, Any], sample: int, seed: int) -> dict[str, Any]:
+    # A generator per draw: more samples, or another grid value, leave the earlier draws as they were.
+    return {
+        key: space.draw(generator(seed, [index, spec.name, chosen, sample, key])) for key, space in spec.drawn.items()
+    }
+
+
+def generator(seed: int, purpose: list[Any]) -> np.random.Generator:
+    """Random numbers of a search, for one purpose."""
     key = tuple(f"search {canonical(purpose)}".encode())
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=key)))
 

@@ -116,6 +116,10 @@ class Progress:
         trial = self._trials[key]
         trial.state, trial.began, trial.first, trial.last = "running", self._clock(), None, None
 
+    def paused(self, key: str) -> None:
+        """The trial waits for others, and will go on."""
+        self._trials[key].state = "waiting"
+
     def advanced(self, key: str, batches: int, total: int, learned: int, seconds: float, error: float | None) -> None:
         """A chunk of `learned` batches took `seconds`; the trial is at `batches` of `total`."""
         trial = self._trials[key]

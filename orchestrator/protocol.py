@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,8 @@ class OnlineProtocol:
         self._tasks_over = [0] * self._setting.replicates
         self._in_task = False
         self._fresh: tuple[Tensor, Tensor] | None = None
+        self._lost = list(self.curves.diverged)  # as curves.diverged, but of the state that is learning now
+        self._marks: dict[str, float] = {}
 
     @property
     def finished(self) -> bool:
@@ -143,13 +145,20 @@ class OnlineProtocol:
         self.curves.extend(slice_)
         return slice_
 
+    def mark(self, values: Mapping[str, float]) -> None:
+        """Values that the next batch has in its curves, the same for every seed: what has changed just before it."""
+        self._marks = dict(values)
+
     def _one_batch(self, batch: learners.Batch) -> dict[str, Tensor]:
         if self.learner.needs_boundaries and not self._in_task:
             self.learner.begin_task()
             self._in_task = True
         transfer = self._forward_transfer()
         error, loss = _score(self.learner.predict(batch.x), batch.y)
-        return {"online_error": error.mean(1), "online_loss": loss.mean(1), **transfer, **self.learner.update(batch)}
+        marks = {name: torch.full_like(error[:, 0], value) for name, value in self._marks.items()}
+        self._marks = {}
+        measured = {"online_error": error.mean(1), "online_loss": loss.mean(1)}
+        return {**measured, **transfer, **self.learner.update(batch), **marks}
 
     def _forward_transfer(self) -> dict[str, Tensor]:
         """`forward_transfer` of the task that begins with this batch, on a stream with sharp boundaries."""
@@ -223,7 +232,7 @@ class OnlineProtocol:
             for name in names
         }
         reported = {name: np.array([name in values for values in by_batch.values()], dtype=bool) for name in names}
-        diverged = list(self.curves.diverged)
+        diverged = self._lost
         for name, curve in curves.items():
             for seed in range(len(diverged)):
                 bad = np.flatnonzero(~np.isfinite(curve[seed]) & reported[name])
@@ -240,7 +249,7 @@ class OnlineProtocol:
                 for name in ("error", "loss", "test_error"):
                     if name in columns:
                         columns[name][(columns["seed"] == seed) & (columns["batch"] >= batch)] = math.nan
-        return Curves(list(self._setting.seeds), first, curves, columns, {}, diverged)
+        return Curves(list(self._setting.seeds), first, curves, columns, {}, list(diverged))
 
     def state_dict(self) -> dict[str, Any]:
         """All that `advance` depends on, but what the stream has shown: that follows from the position."""
@@ -248,17 +257,33 @@ class OnlineProtocol:
             "position": self._position,
             "tasks_over": list(self._tasks_over),
             "in_task": self._in_task,
+            "lost": list(self._lost),
             "gradient_evaluations": self._setting.network.gradient_evaluations,
             "learner": self.learner.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], curves: Curves) -> None:
         """Go on where the protocol that wrote `state` was, with the curves it had by then."""
+        self._lost = list(state.get("lost", curves.diverged))  # an older version had only those
+        self._load(state, curves, self.learner.load_state_dict)
+
+    def take_over(self, state: dict[str, Any], curves: Curves) -> None:
+        """Go on from another protocol's state, but with the options of this one's learner and with these curves.
+
+        Both must be at the same point of the same streams. A seed that had diverged is well again if it is in `state`.
+        """
+        lost = state.get("lost", [-1] * len(curves.seeds))
+        if state["position"] != min(curves.batches * self._setting.batch_size, self._shape.length):
+            raise ValueError(f"a state at {state['position']} datapoints does not go with {curves.batches} batches")
+        self._lost = list(lost)
+        self._load(state, curves, self.learner.take_over)
+
+    def _load(self, state: dict[str, Any], curves: Curves, load: Callable[[dict[str, Any]], None]) -> None:
         self._position = state["position"]
         self._tasks_over = list(state["tasks_over"])
         self._in_task = state["in_task"]
         self.curves = curves
-        self.learner.load_state_dict(state["learner"])
+        load(state["learner"])
         seen = self._source.read(0, self._position)
         if self._position:
             ids, labels = torch.from_numpy(seen.image_ids), torch.from_numpy(seen.labels)

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from orchestrator.plan import Configuration
 
+AT_FIRST = "_at_first"
+
 
 def sweep_key(name: str) -> str:
     """The run key of a sweep: its name, with everything quoted that could end it early."""
@@ -18,11 +20,15 @@ def sweep_key(name: str) -> str:
 def parameters(configuration: Configuration) -> dict[str, str]:
     """A configuration as MLflow's parameters: every option, and what it was run on.
 
-    Seeds are a tag: a sweep can be grown by some, and a parameter cannot change.
+    Seeds are a tag: a sweep can be grown by some, and a parameter cannot change. An option that changes while a
+    population is trained is one that it had at first, by its name.
     """
     stream = {key: value for key, value in configuration.stream.items() if key != "name"}
+    options = {
+        key + (AT_FIRST if key in configuration.mutated else ""): value for key, value in configuration.options.items()
+    }
     values = {
-        **configuration.options,
+        **options,
         "learner": configuration.learner,
         "network": configuration.network,
         "batch_size": configuration.batch_size,

@@ -25,6 +25,8 @@ PARENT = "mlflow.parentRunId"
 CONFIGURATION_FILE = "configuration.json"
 OF_THE_SWEEP = ("foml.hostname", "foml.platform")
 """Tags of provenance that the runs below the sweep's have from their own machines."""
+POPULATION = "foml.population"
+"""On a configuration's and a seed's run: the hash of the population that it is a member of; empty if of none."""
 STOPPED_AT = "foml.stopped_at"
 """On a seed's run: the batches after which the scheduler ended it; empty if it was taken up again."""
 
@@ -217,6 +219,7 @@ class RunTree:
                 "foml.label": configuration.label,
                 "foml.learner": configuration.learner,
                 "foml.needs_boundaries": str(boundaries).lower(),
+                POPULATION: configuration.population,
             }
         )
 

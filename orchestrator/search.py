@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.asha import Asha
 from orchestrator.budget import Ledger, Rates
 from orchestrator.config import Sweep
 from orchestrator.journal import Journal
+from orchestrator.legs import Leg
 from orchestrator.plan import Trial
+from orchestrator.rounds import Rounds
 from orchestrator.schedulers import AshaOptions
 
 if TYPE_CHECKING:
@@ -33,7 +37,15 @@ class Search:
         self.ledger = ledger or Ledger(Rates(1, 0), None, {})
         self._scheduler, self._metric = sweep.scheduler, sweep.document.objective.metric
         self._journal, self._total = journal, total_batches
-        self._waiting = deque(trial for trial in journal.plan.trials if trial.key not in ended)
+        members = {member.key: at for at, each in enumerate(journal.plan.populations) for member in each.members}
+        self._populations = [
+            Rounds(population, total_batches, self._metric, journal.root, ended)
+            for population in journal.plan.populations
+        ]
+        self._rounds = {key: self._populations[at] for key, at in members.items()}
+        self._waiting = deque(
+            trial for trial in journal.plan.trials if trial.key not in ended and trial.key not in members
+        )
         self._asha: dict[str, Asha] = {}
         self._studies: Studies | None = None
         if journal.plan.studies:
@@ -48,12 +60,30 @@ class Search:
         """Whether the next trial depends on how those before it end."""
         return self.ledger.limited or (self._studies is not None and not self._waiting)
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is none to start now, but will be once others have come to the end of their round."""
+        return not self.ledger.exhausted and any(rounds.waits for rounds in self._populations)
+
+    @property
+    def schedules(self) -> list[Path]:
+        """The files that say who copied whom, as far as there are any."""
+        return [rounds.path for rounds in self._populations if rounds.path.exists()]
+
+    def leg(self, trial: Trial) -> Leg | None:
+        """How far a trial goes on, and with which values; None for one that is in no population."""
+        rounds = self._rounds.get(trial.key)
+        return None if rounds is None else rounds.leg(trial.key)
+
     def next(self) -> Trial | None:
         """The next trial to start; None if there is none left, or no budget for it."""
         if self.ledger.exhausted:
             return None
         if self._waiting:
             return self._waiting.popleft()
+        for rounds in self._populations:
+            if (member := rounds.next()) is not None:
+                return member
         trial = None if self._studies is None else self._studies.next()
         if trial is not None:
             self._journal.draw(trial)
@@ -69,8 +99,18 @@ class Search:
         return True
 
     def ended(self, trial: Trial, value: float) -> None:
-        """A trial has come to its end with this objective; NaN if it failed or diverged."""
+        """A trial has come to its end with this objective; NaN if it diverged."""
         self._tell(trial, value, None)
+
+    def paused(self, trial: Trial, fitness: float) -> bool:
+        """A member of a population is at the end of its round. Returns whether a decision was made."""
+        return self._rounds[trial.key].arrived(trial.key, fitness)
+
+    def failed(self, trial: Trial, reason: str) -> bool:
+        """A trial has failed for good. Returns whether a decision was made for the others of its population."""
+        self._tell(trial, math.nan, None)
+        rounds = self._rounds.get(trial.key)
+        return rounds is not None and rounds.lost(trial.key, reason)
 
     def _tell(self, trial: Trial, value: float, stopped_at: int | None) -> None:
         if self._studies is not None:

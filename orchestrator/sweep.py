@@ -40,6 +40,7 @@ from orchestrator.launch import (
 from orchestrator.plan import make_plan, sweep_folder
 from orchestrator.progress import Progress
 from orchestrator.ray_health import output_to
+from orchestrator.rounds import failed_before
 from orchestrator.schedulers import RunAll
 from orchestrator.search import Search
 from orchestrator.source import StoreSource
@@ -269,7 +270,9 @@ def _run_open_trials(
     for key in outcome.finished:
         writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
     known = f", {len(outcome.ended)} of them ended before" if outcome.ended else ""
-    if plan.size == len(outcome.ended):
+    for population in plan.populations:
+        outcome.failed |= failed_before(journal.root, population)
+    if plan.size == len(outcome.ended) + len(outcome.failed):
         telling.say(f"{sweep.name}: {plan.size} trials{known}")
         return
     ledger = open_ledger(sweep, journal.root)
@@ -289,6 +292,8 @@ def _run_open_trials(
         progress = Progress(plan, slots)
         for key in outcome.ended:
             progress.already(key, "done" if key in outcome.finished else "stopped")
+        for key in outcome.failed:
+            progress.already(key, "failed")
         telling.say(
             f"{sweep.name}: {plan.size} trials{known}, {slots} at a time; seeds {sweep.seeds}; "
             f"{store.manifest['name']} ({store.hash[:12]})"

@@ -102,6 +102,10 @@ class Writer:
         """The trial was stopped, and can be resumed; one that never started gets no runs."""
         self._ended(trial_key, "KILLED")
 
+    def keep(self, path: Path) -> None:
+        """Keep a file of the sweep's folder, as it is by then, as an artifact of the sweep's run."""
+        self._queue.put(partial(self._try, _SWEEP, partial(self._projection.keep, path)))
+
     def drain(self, timeout: float | None = None) -> list[str]:
         """Wait until everything handed over so far is written.
 

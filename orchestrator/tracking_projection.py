@@ -93,6 +93,11 @@ class Projection:
             self._tree = tree
         return self._tree
 
+    def keep(self, path: Path) -> None:
+        """Send a file of the sweep's folder."""
+        tree = self.open()
+        tree.artifact(tree.parent_id, path)
+
     def note_results(self, key: str, batches: int) -> None:
         """A trial has reported up to this batch; if it had been given up, it has been taken up again."""
         stack = self.stack(key)
@@ -139,6 +144,9 @@ class Projection:
     def close(self, status: str) -> str:
         """End every run of the sweep that still runs. Returns the run id of the sweep."""
         tree = self.open()
+        for population in self._plan.populations:
+            if (path := population.file(self._root)).exists():
+                self.keep(path)
         ended: dict[str, str] = {}
         for stack in self.stacks():
             before = ended.get(stack.trial.configuration.hash, "FINISHED")

@@ -49,6 +49,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self._metric, self._halt, self._max_failures = metric, halt, max_failures
         self.running: set[str] = set()
         self._objective: dict[str, float] = {}
+        self._fitness: dict[str, float] = {}
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.add(trial.trial_id)
@@ -71,6 +72,8 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self._progress.advanced(key, result["batches"], result["total_batches"], learned, seconds, error)
         if result["finished"]:
             self._outcome.finished.add(key)
+        elif "fitness" in result:
+            self._fitness[key] = result["fitness"]
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
@@ -83,6 +86,9 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._log(trial, f"stopped by the scheduler at batch {self._outcome.stopped[key]}")
             self._writer.stopped(key, self._outcome.stopped[key])
             self._progress.ended(key, "stopped")
+        elif key in self._fitness:  # a member of a population, at the end of its round
+            self._progress.paused(key)
+            self._tell_decisions(self._search.paused(self._outcome.plan.trial(key), self._fitness.pop(key)))
 
     def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
@@ -98,10 +104,16 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         key, failed = _key(trial), self._outcome.failed
         failed[key] = _reason(trial)
         self._log(trial, f"failed for good: {failed[key]}")
-        self._search.ended(self._outcome.plan.trial(key), math.nan)
         self._progress.ended(key, "failed")
         if self._max_failures is not None and len(failed) > self._max_failures:
             self._halt.ask(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
+        if not self._halt.asked.is_set():  # what stops the sweep is to be mended, and then tried again
+            self._tell_decisions(self._search.failed(self._outcome.plan.trial(key), failed[key]))
+
+    def _tell_decisions(self, made: bool) -> None:
+        if made:
+            for path in self._search.schedules:
+                self._writer.keep(path)
 
     def _log(self, trial: TuneTrial, line: str) -> None:
         TrialLog(Path(trial.config["trial"]["folder"]), "driver").say(line)
@@ -160,6 +172,8 @@ class NextTrial(_StaysHere, Searcher):  # type: ignore[misc]
         trial = self._search.next()
         if trial is not None:
             self._given.add(trial_id)
+        elif self._search.waits:
+            return None
         return Searcher.FINISHED if trial is None else {"trial": self._specification(trial)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
