@@ -50,6 +50,14 @@ Scheduler = RunAll | AshaOptions | PbtOptions
 SCHEDULERS: dict[str, type[Scheduler]] = {"none": RunAll, "asha": AshaOptions, "pbt": PbtOptions}
 
 
+def check_interval(scheduler: Scheduler, datapoints: int, file: str) -> list[str]:
+    """What is wrong with a scheduler for a stream of so many datapoints."""
+    if isinstance(scheduler, PbtOptions) and scheduler.interval is not None and scheduler.interval >= datapoints:
+        rule = f"must be below the {datapoints} datapoints of the stream"
+        return [fault(file, "search.scheduler.interval", rule, scheduler.interval)]
+    return []
+
+
 def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[LearnerSpec], file: str) -> list[str]:
     """What is wrong with a scheduler for these learners, one line each."""
     if not isinstance(scheduler, PbtOptions):

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from orchestrator.errors import fault
 
+_BRANCHES = ("int", "str", "float", "bool")
 _BOUNDS = ("ge", "gt", "le", "lt")
 
 
@@ -65,7 +66,7 @@ def dotted(where: str, steps: Iterable[int | str]) -> str:
     for step in steps:
         if isinstance(step, int):
             out += f"[{step}]"
-        elif not step.startswith(("list[", "int", "str", "float", "bool", "function-", "constrained")):
+        elif step not in _BRANCHES and not step.startswith(("list[", "function-", "constrained-")):
             out += f".{step}" if out else step
     return out
 

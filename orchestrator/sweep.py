@@ -41,7 +41,7 @@ from orchestrator.plan import make_plan, sweep_folder
 from orchestrator.progress import Progress
 from orchestrator.ray_health import output_to
 from orchestrator.rounds import failed_before
-from orchestrator.schedulers import RunAll
+from orchestrator.schedulers import RunAll, check_interval
 from orchestrator.search import Search
 from orchestrator.source import StoreSource
 from orchestrator.storage import open_folder
@@ -141,7 +141,9 @@ def open_store(sweep: Sweep, telling: Telling | None = None) -> TaskStore:
         store = TaskStore.open(path, verify=True)
     else:
         store = _named_store(sweep, building)
-    StoreSource(store, sweep.seeds, sweep.schedule).shape()  # a schedule that does not fit the tasks is told here
+    shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()  # told here: a schedule that does not fit the tasks
+    if faults := check_interval(sweep.scheduler, shape.length, sweep.file):
+        raise ConfigError(*faults)
     return store
 
 

@@ -199,7 +199,7 @@ def test_what_the_scheduler_stops_is_noted_and_stays_stopped(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("search", "line"),
     [
-        ({"scheduler": "ashes"}, "configuration: search.scheduler.name: must be one of asha, none (got ashes); did you mean asha?"),
+        ({"scheduler": "ashes"}, "configuration: search.scheduler.name: must be one of asha, none, pbt (got ashes); did you mean asha?"),
         ({"scheduler": 3}, "configuration: search.scheduler: must be a name, or a mapping with a name (got 3)"),
         ({"scheduler": {"name": "asha", "grace": 2}}, "configuration: search.scheduler.grace: must be less than 1 (got 2)"),
         ({"scheduler": {"name": "asha", "grase": 0.1}}, "configuration: search.scheduler.grase: unknown key (got 0.1); did you mean grace?"),
