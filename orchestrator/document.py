@@ -72,6 +72,7 @@ def _configuration(row: Row) -> dict[str, Any]:
         "label": row.of.label,
         "learner": row.of.learner,
         "parameters": row.of.parameters,
+        "population": row.of.population or None,
         "mean": _number(row.objective.mean),
         "low": row.objective.low,
         "high": row.objective.high,

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator import tables
+from orchestrator import descent, tables
 from orchestrator.charts import Chart, Panel, Series
 from orchestrator.comparison import Row
+from orchestrator.descent import Descent
 from orchestrator.figures import COLOURS, GREY
 from orchestrator.results import SweepRuns
 
@@ -57,6 +58,7 @@ th {{ border-bottom: 2px solid #888 }}
 paired by seed; its p is of a two-sided paired t-test, corrected by Holm for all differences in the table. Seeds that
 diverged or are missing are named, and are in no mean.</p>
 {reached}
+{populations}
 <h2>Curves</h2>
 <div id="series">{toggles}</div>
 <p class="note">Drag a box to zoom, or take another tool beside the chart; the round arrow shows everything again.</p>
@@ -78,7 +80,7 @@ function showAll(on) {{ for (const box of boxes) {{ box.checked = on; show(box.v
 """
 
 
-def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart]) -> str:
+def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart], descents: Sequence[Descent] = ()) -> str:
     """The whole file."""
     from bokeh.embed import components
     from bokeh.resources import Resources
@@ -109,6 +111,7 @@ def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart]) -> str:
         state=html.escape(_state(sweep, rows)),
         table=tables.as_html(tables.cells(rows, sweep.objective, wide=True)),
         reached=_reached(reached) if len(reached[0]) > 1 else "",
+        populations=_populations(rows, descents),
         toggles=_toggles(rows, colours),
         charts=divs,
         told=tables.as_html(told),
@@ -131,6 +134,24 @@ def _reached(table: Sequence[Sequence[str]]) -> str:
         f'<h2>How soon a task is learned</h2>\n<div class="scroll">{tables.as_html(table)}</div>\n'
         '<p class="note">Points of a task learned before the online error, a mean over tasks, is at most this.</p>'
     )
+
+
+def _populations(rows: Sequence[Row], descents: Sequence[Descent]) -> str:
+    if not descents:
+        return ""
+    made = ["<h2>Who copied whom</h2>"]
+    best = next((row.of for row in rows if row.usable), None)
+    if best is not None and (told := descent.explained(descents, best.hash, best.label)):
+        made.append(f"<pre>{html.escape(told)}</pre>")
+    for each in descents:
+        made.append(f'<div class="scroll">{tables.as_html(each.table())}</div>')
+    made.append(
+        '<p class="note">A member of a population is no constant configuration. At the end of a round the worst copied '
+        "one of the best: from there on it goes on from that one's state, with that one's values a step away or drawn "
+        "anew. Its curve before a copy is that of the state which it gave up. Errors are of the round alone. Members "
+        "that copied one another are not independent: read differences between them with care.</p>"
+    )
+    return "\n".join(made)
 
 
 def _toggles(rows: Sequence[Row], colours: dict[int | None, str]) -> str:

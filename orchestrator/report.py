@@ -10,13 +10,15 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Sequence
+from csv import writer
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-from orchestrator import charts, comparison, figures, results, tables
+from orchestrator import charts, comparison, descent, figures, results, tables
 from orchestrator.comparison import Row
+from orchestrator.descent import Descent
 from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.results import SweepRuns
@@ -32,7 +34,8 @@ _NOTE_LENGTH = 4_500
 class Report:
     """``paths``: the files. ``table``: the table as text. ``summary``: one row per configuration, the best first.
     ``best``: its label, None if none has all its seeds. ``problems``: one line each. ``rows``: the configurations, the
-    best first. ``run_id``: of the sweep's own run."""
+    best first. ``run_id``: of the sweep's own run. ``explained``: what else is to be known of the best one, empty if
+    nothing."""
 
     paths: tuple[Path, ...]
     table: str
@@ -41,6 +44,7 @@ class Report:
     problems: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
     run_id: str | None = None
+    explained: str = ""
 
 
 def write_report(
@@ -54,7 +58,8 @@ def write_report(
 ) -> Report:
     """Write the report into `out`, and keep it with the sweep's run, whose description becomes the table.
 
-    The files: `report.html`; each chart as .png and .svg; `curves` and `summary` as .csv and .parquet; `summary.tex`.
+    The files: `report.html`; each chart as .png and .svg; `curves` and `summary` as .csv and .parquet; `summary.tex`;
+    `copies.csv` where there are populations.
 
     Args:
         name: the sweep; the newest if None.
@@ -76,10 +81,11 @@ def write_report(
     if test_errors is not None:
         curves = pd.concat([curves, test_errors], ignore_index=True)
     summary = comparison.summary(sweep, rows)
+    descents = descent.read(sweep)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=out) as new:
-            _write_files(sweep, rows, curves, summary, Path(new), dpi)
+            _write_files(sweep, rows, curves, summary, descents, Path(new), dpi)
             # Whoever looks at a report while it is made anew sees the old files or the new, and none cut short.
             paths = [path.replace(out / path.name) for path in sorted(Path(new).iterdir())]
     except OSError as error:
@@ -93,13 +99,21 @@ def write_report(
         sweep.client.set_tag(sweep.run_id, _NOTE, _description(sweep, rows))
     except Exception as error:  # the files are there: what is missing is a copy
         problems.append(fault("report", "", f"could not be kept with the sweep's run in {uri}", first_line(error)))
-    best = next((row.of.label for row in rows if row.usable), None)
+    best = next((row.of for row in rows if row.usable), None)
     table = tables.text(rows, sweep.objective)
-    return Report(tuple(paths), table, summary, best, tuple(problems), tuple(rows), sweep.run_id)
+    label = None if best is None else best.label
+    told = "" if best is None else descent.explained(descents, best.hash, best.label)
+    return Report(tuple(paths), table, summary, label, tuple(problems), tuple(rows), sweep.run_id, told)
 
 
 def _write_files(
-    sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame, summary: pd.DataFrame, folder: Path, dpi: int
+    sweep: SweepRuns,
+    rows: Sequence[Row],
+    curves: pd.DataFrame,
+    summary: pd.DataFrame,
+    descents: Sequence[Descent],
+    folder: Path,
+    dpi: int,
 ) -> None:
     import pyarrow as pa
     from pyarrow import csv, parquet
@@ -109,8 +123,14 @@ def _write_files(
     drawn = charts.all_charts(sweep, rows, curves)
     for chart in drawn:
         figures.draw(chart, [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"], dpi)
-    (folder / "report.html").write_text(page(sweep, rows, drawn), encoding="utf-8")
+    (folder / "report.html").write_text(page(sweep, rows, drawn, descents), encoding="utf-8")
     (folder / "summary.tex").write_text(tables.latex(rows, sweep.objective), encoding="utf-8")
+    if descents:
+        with (folder / "copies.csv").open("w", encoding="utf-8", newline="") as file:
+            for each in descents:
+                writer(file).writerows(
+                    [("population", *each.table()[0]), *((each.label, *row) for row in each.table()[1:])]
+                )
     for name, table in (("curves", curves), ("summary", summary)):
         plain = pa.Table.from_pandas(_mixed_as_text(table), preserve_index=False)
         # pyarrow writes millions of points in a tenth of the time that pandas takes.
@@ -185,6 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     print(report.table)
     print()
+    if report.explained:
+        print(report.explained + "\n")
     for path in report.paths:
         print(path)
     for line in report.problems:

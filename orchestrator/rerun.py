@@ -103,6 +103,9 @@ def _recorded(run: str, uri: str) -> Recorded:
         rule = f"its {CONFIGURATION_FILE} cannot be read ({first_line(error)})"
         remedy = "a run of an earlier version has none: run its sweep again"
         raise OrchestratorError(fault("run", "", rule, run, remedy)) from error
+    if described["configuration"].get("population"):
+        rule = "is a member of a population: its values changed on the way, and what it copied is not in it"
+        raise OrchestratorError(fault("run", "", rule, run, "run its sweep again with --rerun, under another name"))
     runs = [found] if "foml.seed" in tags else _seed_runs(client, found)
     seeds = {int(each.data.tags["foml.seed"]): _history(client, each) for each in runs}
     if not any(seeds.values()):

@@ -17,7 +17,7 @@ import pandas as pd
 from orchestrator import metrics
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.run_names import from_text, sweep_key, unlisted
-from orchestrator.run_tree import PARENT, STOPPED_AT, search
+from orchestrator.run_tree import PARENT, POPULATION, STOPPED_AT, search
 from orchestrator.tracking_database import DEFAULT_URI, in_one_line, open_existing
 from orchestrator.tracking_points import ADAPTATION, REGRET
 from orchestrator.tracking_projection import CURVES_FILE, DIGEST, TEST_FILE
@@ -54,6 +54,7 @@ class ConfigurationRuns:
 
     ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
     ``metrics``: the numbers there is only one of (objective, seconds, …). ``digests``: file → SHA-256, of its tables.
+    ``population``: the hash of the population that it is a member of, empty if of none.
     """
 
     run_id: str
@@ -66,6 +67,7 @@ class ConfigurationRuns:
     parameters: dict[str, Any]
     metrics: dict[str, float]
     seeds: tuple[SeedRun, ...]
+    population: str = ""
     digests: dict[str, str] = field(default_factory=dict)
 
 
@@ -276,6 +278,7 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         parameters={key: from_text(text) for key, text in run.data.params.items()},
         metrics=dict(run.data.metrics),
         seeds=tuple(sorted(seeds, key=lambda each: each.seed)),
+        population=tags.get(POPULATION, ""),
         digests={name: digest for name in (CURVES_FILE, TEST_FILE) if (digest := tags.get(DIGEST + name))},
     )
 

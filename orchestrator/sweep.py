@@ -363,6 +363,7 @@ def _result(
     lines = [written.table, ""]
     if written.best is not None:
         lines.append(f"best: {written.best}")
+        lines += [written.explained] if written.explained else []
     elif lacking:
         lines.append("best: not known, MLflow has not everything yet")
     else:

@@ -169,6 +169,44 @@ def test_a_diverged_seed_is_marked_and_the_others_go_on(store: TaskStore) -> Non
     assert np.isnan(run.curves.by_batch["number"][0]).tolist() == [False, True] * 4
 
 
+def test_a_state_that_is_taken_over_ends_a_divergence_but_not_its_mark(store: TaskStore) -> None:
+    """The lost points stay lost; what comes after them is measured again, also after another restart."""
+    healthy = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.01}, SEEDS)
+    healthy.advance(5)
+    learner, lost = recorded(store, boundaries=False)
+    learner.bad_at = (2, 1)
+    lost.advance(5)
+    assert lost.curves.diverged == [-1, 2, -1]
+    run = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
+    run.take_over(healthy.state_dict(), lost.curves)
+    run.mark({"hyper/alpha1": 0.02})
+    run.advance(1)
+    again = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
+    again.load_state_dict(run.state_dict(), run.curves)
+    again.advance(100)
+    online = again.curves.by_batch["online_error"]
+    assert np.isnan(online[1]).tolist() == [False] * 2 + [True] * 3 + [False] * 3
+    assert np.isfinite(online[[0, 2]]).all()
+    assert again.curves.diverged == [-1, 2, -1]
+    marks = again.curves.by_batch["hyper/alpha1"]
+    assert np.isnan(marks[:, [0, 1, 2, 3, 4, 6, 7]]).all() and (marks[:, 5] == 0.02).all()
+    # From the copy on it is what the donor's learner with the other rate does.
+    bare = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
+    state = healthy.state_dict()
+    bare.load_state_dict(state | {"learner": state["learner"] | {"window": []}}, healthy.curves)
+    bare.advance(100)
+    assert np.array_equal(online[:, 5:], bare.curves.by_batch["online_error"][:, 5:])
+    assert torch.equal(again.learner.phi, bare.learner.phi)  # type: ignore[attr-defined]
+
+
+def test_a_state_of_another_batch_is_not_taken_over(store: TaskStore) -> None:
+    one, two = (protocol.assemble(store, "online", {}, SEEDS) for _ in range(2))
+    one.advance(3)
+    two.advance(4)
+    with pytest.raises(ValueError, match="a state at 30 datapoints does not go with 4 batches"):
+        two.take_over(one.state_dict(), two.curves)
+
+
 def test_boundaries_are_refused_where_there_are_none(store: TaskStore) -> None:
     learner = Recorder(store, SEEDS, boundaries=True)
 

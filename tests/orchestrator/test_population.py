@@ -1,0 +1,164 @@
+"""A population for real, against one trained by hand with the bare protocol: same schedule, same bits."""
+
+import io
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learners import checkpoint
+from orchestrator import chunks, config, pbt, protocol, rerun
+from orchestrator.errors import OrchestratorError
+from orchestrator.plan import generator, make_plan
+from orchestrator.results import find_sweep, load_curves
+from orchestrator.sweep import open_store
+from tests.orchestrator.real_sweep import assert_same, curves_of, folder_with, run, running, statuses, uri, wait_for
+
+# Three members on the two slots of a small machine; rounds of 7 batches, which chunks of 4 do not fit into.
+POPULATION = """
+name: population
+stream: {name: rainbow_digits, tasks: 4, train: 50, validation: 12, test: 12}
+learners:
+  - name: foml
+    K: 3
+    alpha1: {loguniform: [3.0e-4, 3.0e-2]}
+    beta1: {loguniform: [1.0e-3, 1.0]}
+    beta2: {loguniform: [1.0e-4, 1.0e-1]}
+seeds: 2
+chunk: 4
+search: {samples: 3, scheduler: {name: pbt, interval: 70}}
+"""
+ROUND, TOTAL = 7, 20
+
+
+def stored(state: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from a file, so that nobody learns in another's tensors."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def by_hand(folder: Path) -> tuple[dict[str, protocol.OnlineProtocol], list[dict[str, Any]]]:
+    """The population trained without Ray, chunks or restarts: a member that copies another is a new learner with the
+    changed values, into which the donor's state is loaded. Its window is left out: those steps had other values."""
+    sweep = config.load(folder / "sweep.yaml")
+    store = open_store(sweep)
+    (population,) = make_plan(sweep, store.hash).populations
+    values = {member.key: population.values(member) for member in population.members}
+
+    def made(key: str) -> protocol.OnlineProtocol:
+        return protocol.assemble(store, "foml", {"K": 3, **values[key]}, [0, 1])
+
+    runs = {key: made(key) for key in values}
+    rounds = []
+    for number, stop in enumerate((ROUND, 2 * ROUND, TOTAL)):
+        for each in runs.values():
+            each.advance(stop - each.batches)
+        if stop == TOTAL:
+            break
+        start = number * ROUND
+        fitness = {key: pbt.fitness(each.curves, "cumulative_error", start, stop) for key, each in runs.items()}
+        copies = pbt.decide(
+            fitness,
+            values,
+            population.spaces,
+            population.options,
+            lambda key, number=number: generator(0, ["pbt", population.hash, number, key]),
+        )
+        states = {key: stored(each.state_dict()) for key, each in runs.items()}
+        for copy in copies:
+            values[copy.member] = copy.after
+            other, state = made(copy.member), states[copy.donor]
+            learner = state["learner"] | {"window": []}
+            other.load_state_dict(state | {"learner": learner}, runs[copy.member].curves)
+            runs[copy.member] = other
+        rounds.append({"at": stop, "fitness": fitness, "copies": [vars(copy) for copy in copies], "failed": {}})
+    return runs, rounds
+
+
+def assert_as_by_hand(folder: Path) -> list[dict[str, Any]]:
+    """The sweep's schedule, curves and learners are those by hand, bit for bit. Returns the rounds."""
+    runs, rounds = by_hand(folder)
+    root = folder / "results" / "population"
+    (path,) = root.glob("population-*.json")
+    assert json.loads(path.read_text())["rounds"] == json.loads(json.dumps(rounds))
+    curves = curves_of(folder, "population")
+    assert curves.keys() == runs.keys()
+    for key, bare in runs.items():
+        marks = {name: curves[key].by_batch.pop(name) for name in [*curves[key].by_batch] if name.startswith("hyper/")}
+        assert_same(curves[key], bare.curves)
+        assert np.flatnonzero(np.isfinite(marks["hyper/beta1"][0])).tolist() == [0, ROUND, 2 * ROUND]
+        assert float(marks["hyper/beta1"][1, 2 * ROUND]) == bare.learner.options.beta1
+        newest = chunks.newest(root / key)
+        assert newest is not None
+        theirs, mine = newest.state["learner"], stored(bare.learner.state_dict())
+        assert theirs.keys() == mine.keys()
+        for name in ("phi", "theta", "statistics"):
+            assert torch.equal(theirs[name], mine[name]), name
+        for name in ("moments", "meta_moments"):
+            for one, two in zip(theirs[name], mine[name], strict=True):
+                assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
+        assert theirs["replay"] == mine["replay"]
+        assert checkpoint.load(root / key / "learner.pt").options == bare.learner.options
+    return rounds
+
+
+def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_with(tmp_path, POPULATION)
+    done = run(folder, "sweep.yaml")
+    assert done.returncode == 0, done.stderr
+    rounds = assert_as_by_hand(folder)
+    copies = [copy for round_ in rounds for copy in round_["copies"]]
+    assert copies  # or the test would prove nothing
+    # MLflow: every member's values by batch, the schedule with the sweep's run, and the values at first as parameters.
+    frame = load_curves("population", uri(folder))
+    sweep = find_sweep("population", uri(folder))
+    for copy, at in [(copy, round_["at"]) for round_ in rounds for copy in round_["copies"]]:
+        of = next(of for of in sweep.configurations if copy["member"].startswith(of.hash))
+        for name, value in copy["after"].items():
+            there = frame[(frame.configuration == of.hash) & (frame.metric == f"hyper/{name}") & (frame.step == at)]
+            assert there.value.tolist() == [value, value]
+        there = frame[(frame.configuration == of.hash) & (frame.metric == "hyper/copied_from")]
+        assert at in there.step.tolist()
+        assert "beta1" not in of.parameters
+        if at == ROUND:
+            assert of.parameters["beta1_at_first"] == copy["before"]["beta1"]
+    (path,) = folder.glob("results/population/population-*.json")
+    kept = Path(sweep.client.download_artifacts(sweep.run_id, path.name, str(tmp_path)))
+    assert kept.read_text() == path.read_text()
+    assert "Traceback" not in done.stderr
+    with pytest.raises(OrchestratorError, match="is a member of a population"):
+        rerun.rerun(sweep.configurations[0].run_id, uri(folder))
+    again = run(folder, "--resume", "population")
+    assert again.returncode == 0
+    assert again.stderr.strip() == "population: 3 trials, 3 of them ended before"
+    assert again.stdout == done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_population_that_was_cut_off_goes_on_to_the_same_end(tmp_path: Path, number: int) -> None:
+    """The command is killed, or interrupted, while members are in the second round and in the third."""
+    folder = folder_with(tmp_path, POPULATION)
+    root = folder / "results" / "population"
+    for reached in (ROUND + 4, 2 * ROUND + 4):
+        with running(folder, *(["--resume", "population"] if (root / "sweep.json").exists() else ["sweep.yaml"])) as it:
+            there = lambda reached=reached: any(root.glob(f"*/chunk-{reached:08d}-*.pt")) or None  # noqa: E731
+            wait_for(there, it)
+            it.send_signal(number)
+            it.communicate(timeout=120)
+            assert it.returncode == (130 if number == signal.SIGINT else -9)
+    done = run(folder, "--resume", "population")
+    assert done.returncode == 0, done.stderr
+    assert_as_by_hand(folder)
+    assert statuses(folder) == ["FINISHED"] * (1 + 3 + 6)
+    frame = load_curves("population", uri(folder))
+    online = frame[frame.metric == "online_error"]
+    assert len(online) == 3 * 2 * TOTAL
+    assert not online.duplicated(["configuration", "seed", "step"]).any()
