@@ -6,7 +6,7 @@ import os
 import resource
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +98,8 @@ def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, C
         if kind not in measured:
             measured[kind] = _measure(trial, sweep, store)
         costs[trial.key] = measured[kind]
+        if trial.configuration.population:  # it keeps its chunks of two rounds' ends besides, for others to copy
+            costs[trial.key] = replace(measured[kind], disk_bytes=2 * measured[kind].disk_bytes)
     return costs
 
 
