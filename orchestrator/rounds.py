@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import pbt
-from orchestrator.journal import write_whole
+from orchestrator.journal import Journal
 from orchestrator.legs import Leg, Stage
 from orchestrator.plan import Population, Trial, generator
 
@@ -45,16 +45,16 @@ class Rounds:
         population: who is in it.
         total_batches: of the whole stream.
         metric: of the sweep's objective.
-        root: the folder of the trials' folders; the schedule is written there.
+        journal: of the sweep; the schedule is written into its folder.
         ended: keys of the trials that are not to be run (again).
     """
 
     def __init__(
-        self, population: Population, total_batches: int, metric: str, root: Path, ended: Collection[str] = ()
+        self, population: Population, total_batches: int, metric: str, journal: Journal, ended: Collection[str] = ()
     ) -> None:
         self.population, self._metric = population, metric
-        self.path = population.file(root)
-        self._root, self._ended = root, ended
+        self.path = population.file(journal.root)
+        self._journal, self._ended = journal, ended
         self._members = {member.key: member for member in population.members}
         size = population.members[0].configuration.batch_size
         interval = population.options.interval
@@ -126,7 +126,7 @@ class Rounds:
 
         curves = {}
         for key, member in self._members.items():
-            chunk = chunks.newest(member.folder(self._root))
+            chunk = chunks.newest(member.folder(self._journal.root))
             if chunk is not None:
                 curves[key] = chunk.curves
         while True:
@@ -182,7 +182,7 @@ class Rounds:
             ],
             "rounds": [asdict(round_) for round_ in self.decided],
         }
-        write_whole(self.path, json.dumps(content, indent=2))
+        self._journal.keep(self.path, json.dumps(content, indent=2))
 
 
 def failed_before(root: Path, population: Population) -> dict[str, str]:

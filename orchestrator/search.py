@@ -39,8 +39,7 @@ class Search:
         self._journal, self._total = journal, total_batches
         members = {member.key: at for at, each in enumerate(journal.plan.populations) for member in each.members}
         self._populations = [
-            Rounds(population, total_batches, self._metric, journal.root, ended)
-            for population in journal.plan.populations
+            Rounds(population, total_batches, self._metric, journal, ended) for population in journal.plan.populations
         ]
         self._rounds = {key: self._populations[at] for key, at in members.items()}
         self._waiting = deque(
