@@ -1,6 +1,7 @@
 """Who copied whom, as the report tells it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_the_report_shows_the_schedule(tmp_path: Path, tmp_path_factory: pytest.
     made = [configuration("foml", beta1=values["beta1"]) for values in VALUES.values()]
     members = tuple(
         Trial(
-            type(each)(**{**vars(each), "label": f"foml member {number}", "population": "abc", "mutated": ("beta1",)}),
+            replace(each, label=f"foml member {number}", population="abc", mutated=("beta1",)),
             (0, 1),
         )
         for number, each in enumerate(made, 1)
