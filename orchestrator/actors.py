@@ -230,7 +230,8 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     def _until_kept(self) -> int:
         """Batches of the next chunk, which ends early where a checkpoint is to be kept."""
         at = self._protocol.batches
-        return min([self._config["chunk"], *(step - at for step in self._kept if step > at)])
+        chunk: int = self._config["chunk"]
+        return min([chunk, *(step - at for step in self._kept if step > at)])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take over another trial in this process, which spares it a start and its imports."""
