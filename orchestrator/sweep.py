@@ -371,7 +371,7 @@ def _result(
     lines += [
         f"report: {root / 'report'}",
         f"checkpoints: {shown}/<trial>/learner.pt, and in MLflow as checkpoint/learner.pt of each configuration's run",
-        f"compare runs: mlflow ui --backend-store-uri {uri}",
+        f"compare runs: mlflow ui --backend-store-uri {shlex.quote(uri)}",
     ]
     if outcome.spent:
         lines.append(f"spent: {outcome.spent}")
