@@ -1,0 +1,157 @@
+"""A sweep of very many trials that do next to nothing: `python -m benchmarks.many_trials [--trials 300]`.
+
+Three seeds each, eight slots on this machine, everything in MLflow. Printed: what a trial and a result cost, how far
+the writer is behind at the end, how much the driver's memory grows with each trial (goal: at most 100 KB), and whether
+MLflow has every run and every step once. Exit code 1 if it has not, or if memory grows more.
+"""
+
+import argparse
+import os
+import resource
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import learners
+
+SLOTS, SEEDS, BATCHES, CHUNK = 8, 3, 20, 5
+GROWTH_GOAL_KB = 100
+LEARNERS = Path(__file__).resolve().parent / "idle"
+learners.__path__.append(str(LEARNERS))  # a learner's file is its name; this one is no part of the package
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.many_trials", description=__doc__)
+    parser.add_argument("--trials", type=int, default=300)
+    trials = parser.parse_args().trials
+    with tempfile.TemporaryDirectory(prefix="foml-many-") as folder:
+        os.chdir(folder)
+        return _measure(trials)
+
+
+def _measure(trials: int) -> int:
+    from orchestrator import sweep, tracking, tune_callback
+
+    memory: list[float] = []  # KB held by the driver as each trial ends
+    ends: list[float] = []
+    results: list[float] = []
+    drains: list[float] = []
+    callback: Any = tune_callback.TakeResults
+    callback.on_trial_complete = _after(
+        callback.on_trial_complete, lambda: (memory.append(_held()), ends.append(_now()))
+    )
+    callback.on_trial_result = _after(callback.on_trial_result, lambda: results.append(_now()))
+    writer: Any = tracking.Writer
+    for name in ("drain", "close"):
+        setattr(writer, name, _timed(getattr(writer, name), drains))
+    sweep.run_trials = _with_idle(sweep.run_trials)
+
+    began, cpu = _now(), resource.getrusage(resource.RUSAGE_SELF)
+    result = sweep.run_sweep(
+        {
+            "name": "many",
+            "stream": {"name": "rainbow_digits", "tasks": 2, "train": 100, "validation": 12, "test": 12},
+            "learners": [{"name": "idle", "number": {"grid": [float(number) for number in range(trials)]}}],
+            "seeds": SEEDS,
+            "chunk": CHUNK,
+            "resources": {"cpus": (os.cpu_count() or 1) / SLOTS},
+        },
+        local=True,
+        quiet=True,
+    )
+    whole, after = _now() - began, resource.getrusage(resource.RUSAGE_SELF)
+    busy = ends[-1] - results[0]
+    settled = trials // 5  # by then everything is imported, and every slot at work
+    growth = float(np.polyfit(np.arange(len(memory))[settled:], memory[settled:], 1)[0])
+    used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
+    lacking = _lacking(Path("mlflow.db"), trials)
+    print(f"{trials} trials of {SEEDS} seeds, {SLOTS} slots, {os.cpu_count()} cores: {whole:.0f} s in all")
+    each, per_result = 1e3 * busy / trials, 1e3 * busy / len(results)
+    print(f"first to last result: {busy:.1f} s, {each:.0f} ms a trial, {per_result:.1f} ms a result")
+    print(f"driver: {1e3 * used / trials:.0f} ms of processor time a trial, writer and report included")
+    print(f"writer: {sum(drains):.1f} s from the last trial's end to the last run's")
+    goal = f"goal: at most {GROWTH_GOAL_KB}"
+    print(f"memory of the driver: {growth:.0f} KB a trial ({goal}), {memory[-1] / 1e3:.0f} MB at the end")
+    print(f"MLflow: {lacking or 'every run and every step, once'}")
+    print(f"exit code of the sweep: {result.exit_code}")
+    return int(bool(lacking) or growth > GROWTH_GOAL_KB or result.exit_code != 0)
+
+
+def _with_idle(run_trials: Callable[..., None]) -> Callable[..., None]:
+    """Trials whose actors find the idle learner, too."""
+
+    def run(*given: Any, **named: Any) -> None:
+        from orchestrator import actors
+
+        folder = str(LEARNERS)
+        original = actors.LearnerActor
+
+        class LearnerActor(original):  # type: ignore[valid-type, misc]
+            def setup(self, config: dict[str, Any]) -> None:
+                import learners
+                from learners import registry
+
+                if folder not in learners.__path__:
+                    learners.__path__.append(folder)
+                    registry.names.cache_clear()  # the process may have asked for them before
+                super().setup(config)
+
+        actors.LearnerActor = LearnerActor  # type: ignore[misc]
+        run_trials(*given, **named)
+
+    return run
+
+
+def _after(method: Callable[..., None], then: Callable[[], object]) -> Callable[..., None]:
+    def call(*given: Any, **named: Any) -> None:
+        method(*given, **named)
+        then()
+
+    return call
+
+
+def _timed(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def call(*given: Any, **named: Any) -> Any:
+        began = _now()
+        try:
+            return method(*given, **named)
+        finally:
+            seconds.append(_now() - began)
+
+    return call
+
+
+def _now() -> float:
+    return time.monotonic()
+
+
+def _held() -> float:
+    """Resident set of this process in KB."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1024
+
+
+def _lacking(database: Path, trials: int) -> str:
+    """What MLflow should have and has not; empty if nothing."""
+    with closing(sqlite3.connect(database)) as connection:
+        statuses = dict(connection.execute("select status, count(*) from runs group by status"))
+        steps = connection.execute(
+            "select count(*), count(distinct run_uuid || '/' || step) from metrics where key = 'online_loss'"
+        ).fetchone()
+        objectives = connection.execute("select count(*) from metrics where key = 'objective'").fetchone()[0]
+    wanted = {
+        "runs": ({"FINISHED": 1 + trials * (1 + SEEDS)}, statuses),
+        "steps of online_loss": ((trials * SEEDS * BATCHES,) * 2, tuple(steps)),
+        "objectives": (trials, objectives),
+    }
+    return "; ".join(f"{name}: {there} instead of {due}" for name, (due, there) in wanted.items() if due != there)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

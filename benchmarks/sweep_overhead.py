@@ -1,0 +1,107 @@
+"""What a sweep costs beyond what its trials do: `python -m benchmarks.sweep_overhead [--minutes 2]`.
+
+The same configurations on the same streams, once as a sweep (Ray, stream actors, checkpoints, MLflow, report), and once
+by a bare script in as many processes at once, which call the protocol and keep nothing. Goal: at most 5 % more. Printed
+beside it: what the sweep's estimate of the time left came to on the way, against the time that was left (goal: within
+20 % from a tenth of the way on).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+STREAM = {"tasks": 8, "train": 500, "validation": 25, "test": 25}
+SEEDS = [0, 1, 2]
+WAYS = (0.1, 0.25, 0.5, 0.75)
+_BARE = """
+import sys, torch
+from orchestrator import protocol
+from streams import recipes
+from streams.build import cached
+torch.set_num_threads(1)
+store = cached(recipes()["rainbow_digits"](**{stream}), {seeds})
+for options in {options}:
+    run = protocol.assemble(store, "foml", options, {seeds})
+    while not run.finished:
+        run.advance(40)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep_overhead", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=2.0, help="of work for each core (default 2)")
+    minutes = parser.parse_args().minutes
+    cores = os.cpu_count() or 1
+    learners = [{"K": 1, "beta1": 0.001 * (1 + number)} for number in range(_rounds(minutes) * cores)]
+    with tempfile.TemporaryDirectory(prefix="foml-overhead-") as folder:
+        os.chdir(folder)
+        bare = _bare(learners, cores)
+        whole, trials, lefts = _sweep(learners)
+    print(f"{len(learners)} configurations of FOML, K = 1, {len(SEEDS)} seeds, on {cores} cores")
+    print(f"bare script: {bare:.1f} s; sweep: {whole:.1f} s, {whole / bare - 1:+.1%} (goal: at most +5 %)")
+    print(f"  of which its trials, from the first's start to the last's end: {trials:.1f} s, {trials / bare - 1:+.1%}")
+    print("\n| of the way | time left, as estimated | as it was | |\n|---|---|---|---|")
+    for way in WAYS:
+        estimated, was = _at(way, lefts)
+        print(f"| {way:.0%} | {estimated:.1f} s | {was:.1f} s | {estimated / was - 1:+.0%} |")
+
+
+def _rounds(minutes: float) -> int:
+    """Configurations, one after the other, that are so many minutes of work."""
+    from orchestrator import protocol
+    from streams import recipes
+    from streams.build import cached
+
+    run = protocol.assemble(cached(recipes()["rainbow_digits"](**STREAM), SEEDS), "foml", {"K": 1}, SEEDS)
+    run.advance(10)
+    began = time.monotonic()
+    run.advance(40)
+    return max(2, round(60 * minutes / ((time.monotonic() - began) / 40 * run.total_batches)))
+
+
+def _bare(options: list[dict[str, Any]], cores: int) -> float:
+    began = time.monotonic()
+    scripts = [
+        _BARE.format(stream=STREAM, seeds=SEEDS, options=json.dumps(options[core::cores])) for core in range(cores)
+    ]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    running = [subprocess.Popen([sys.executable, "-c", script], env=environment) for script in scripts]
+    if any(process.wait() for process in running):
+        raise SystemExit("the bare script failed")
+    return time.monotonic() - began
+
+
+def _sweep(options: list[dict[str, Any]]) -> tuple[float, float, list[tuple[float, float]]]:
+    """Seconds of the command; of its trials; and (seconds since their start, estimate of the time left), often."""
+    sweep = {
+        "name": "overhead",
+        "stream": {"name": "rainbow_digits", **STREAM},
+        "learners": [{"name": "foml", **one} for one in options],
+        "seeds": SEEDS,
+    }
+    Path("sweep.yaml").write_text(json.dumps(sweep))
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    began = time.monotonic()
+    command = [sys.executable, "-m", "benchmarks.sweep_overhead_eta", "--local", "sweep.yaml"]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    whole = time.monotonic() - began
+    lefts = [tuple(map(float, line.split())) for line in Path("etas").read_text().splitlines()]
+    return whole, lefts[-1][0], [(at, left) for at, left in lefts]
+
+
+def _at(way: float, lefts: list[tuple[float, float]]) -> tuple[float, float]:
+    """The estimate when so much of the time had gone, and what was left then."""
+    end = lefts[-1][0]
+    at, estimated = next((at, left) for at, left in lefts if at >= way * end)
+    return estimated, end - at
+
+
+if __name__ == "__main__":
+    main()
