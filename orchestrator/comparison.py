@@ -82,7 +82,7 @@ class Row:
         if self.distilled is not None:
             told.append(f"{100 * self.distilled:.1f} % of targets distilled" if self.distilled else "nothing distilled")
         if self.of.population:
-            told.append("values changed: member of a population")
+            told.append("member of a population")
         return ", ".join(told)
 
 

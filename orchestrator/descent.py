@@ -104,13 +104,18 @@ def explained(descents: Sequence[Descent], configuration: str, label: str) -> st
     parts = next((parts for each in descents if (parts := each.of(configuration)) is not None), None)
     if parts is None:
         return ""
+    if len(parts) == 1:
+        return f"{label} is a member of a population that copied nobody: its values were {_told(parts[0])} all along"
     lines = [f"{label} is no constant configuration: its values changed on the way. Its learner came to be like this:"]
     for part in parts:
-        values = " ".join(f"{name}={_value(value)}" for name, value in sorted(part.values.items()))
-        lines.append(f"  from datapoint {part.start}: {part.member}, {values}")
+        lines.append(f"  from datapoint {part.start}: {part.member}, {_told(part)}")
     if any(part.member != label for part in parts):
         lines.append("  (its curve is its own throughout: before a copy, that of the state which it gave up)")
     return "\n".join(lines)
+
+
+def _told(part: Part) -> str:
+    return " ".join(f"{name}={_value(value)}" for name, value in sorted(part.values.items()))
 
 
 def _copy(round_: Mapping[str, Any], key: str) -> Any:
