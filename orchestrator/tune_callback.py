@@ -77,6 +77,8 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
+        for statistics in (trial.metric_analysis, trial.metric_n_steps):
+            statistics.clear()  # Tune keeps some of every number in a result, for as long as the sweep lasts
         key = _key(trial)
         if key in self._outcome.finished:
             self._writer.finished(key)
