@@ -60,8 +60,8 @@ class Cluster:
     def slots(self, sweep: Sweep) -> int:
         """How many learner actors fit at once."""
         wanted = sweep.document.resources
-        by_gpu = int(self.gpus // wanted.gpus) if wanted.gpus else int(self.cpus)
-        return max(1, min(int(self.cpus // wanted.cpus), by_gpu))
+        by_cpu = int(self.cpus // wanted.cpus)
+        return max(1, min(by_cpu, int(self.gpus // wanted.gpus)) if wanted.gpus else by_cpu)
 
 
 def prepare_environment(local: bool) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import config
+from orchestrator.launch import Cluster
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (
     LONG,
@@ -28,6 +30,12 @@ EIGHT = TINY.replace(
 )
 
 
+@pytest.mark.parametrize(("cpus", "gpus", "at_once"), [(0.25, 0, 8), (0.5, 0, 4), (1, 0, 2), (3, 0, 1), (0.25, 0.5, 2)])
+def test_fractions_of_processors_make_places(cpus: float, gpus: float, at_once: int) -> None:
+    of = config.check(config.yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
+    assert Cluster(cpus=2, gpus=1, node_cpus=2, node_gpus=1, local=True).slots(of) == at_once
+
+
 @pytest.mark.slow
 def test_eight_trials_at_once_are_eight_complete_runs(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "work", EIGHT)
@@ -48,16 +56,15 @@ def test_eight_trials_at_once_are_eight_complete_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_sweeps_on_one_fresh_database_and_a_third_of_the_same_name(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, LONG)
+    folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 900"))  # is still running when the third comes
     (folder / "tiny.yaml").write_text(TINY)
     with running(folder, "sweep.yaml") as one, running(folder, "tiny.yaml") as two:
         wait_for(lambda: reached(folder, "long", 2), one)
-        for words in (("sweep.yaml",), ("--resume", "long")):
-            third = run(folder, *words, timeout=120)
-            assert third.returncode == 2
-            (line,) = third.stderr.strip().splitlines()
-            assert line.startswith(f"results/long: one command at a time runs a sweep (got process {one.pid} on ")
-            assert line.endswith("; wait for it, or stop it")
+        third = run(folder, "--resume", "long", timeout=120)
+        assert third.returncode == 2, third.stderr
+        (line,) = third.stderr.strip().splitlines()
+        assert line.startswith(f"results/long: one command at a time runs a sweep (got process {one.pid} on ")
+        assert line.endswith("; wait for it, or stop it")
         for process in (one, two):
             _, errors = process.communicate(timeout=300)
             assert process.returncode == 0, errors
@@ -70,7 +77,7 @@ def test_two_sweeps_on_one_fresh_database_and_a_third_of_the_same_name(tmp_path:
     online = points(folder, "tiny", "online_error").groupby(["configuration", "seed"]).step
     assert [sorted(steps) for _, steps in online] == [list(range(15))] * 8
     long = points(folder, "long", "online_error")
-    assert sorted(long[long["seed"] == 0]["step"]) == list(range(60))
+    assert sorted(long[long["seed"] == 0]["step"]) == list(range(360))
 
 
 @pytest.mark.slow
