@@ -10,22 +10,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-
-import pandas as pd
 
 from orchestrator import config, provenance
 from orchestrator.budget import open_ledger
 from orchestrator.config import Sweep
 from orchestrator.disk import DiskFullError, full_line, is_full
+from orchestrator.ending import (
+    ALL_WELL,
+    BAD_INPUT,
+    INTERRUPTED,
+    SweepResult,
+    report_on,
+    resume_command,
+)
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal, given_before
@@ -38,7 +42,7 @@ from orchestrator.launch import (
     run_trials,
     warm_up,
 )
-from orchestrator.plan import make_plan, sweep_folder
+from orchestrator.plan import make_plan
 from orchestrator.progress import Progress
 from orchestrator.ray_health import output_to
 from orchestrator.rounds import failed_before
@@ -55,39 +59,10 @@ from streams.store import TaskStore
 from streams.transport import localise
 
 if TYPE_CHECKING:
-    from orchestrator.report import Report
     from orchestrator.tracking import Writer
 
-ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 130
 RAY_LOG = "ray.log"
 """In the sweep's folder: what Ray had to say, if anything."""
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """What a sweep came to.
-
-    ``summary``: one row per configuration, as in the report's `summary.csv`. ``best``: the label of the configuration
-    with the lowest objective, None if none is usable. ``folder``: chunk files and report. ``text``: what the command
-    prints at the end. ``problems``: one line each. ``exit_code``: see the module. ``json``: all of it as one document;
-    its keys stand in docs/sweeps.md.
-    """
-
-    name: str
-    summary: pd.DataFrame
-    best: str | None
-    folder: Path
-    report: Path
-    text: str
-    problems: tuple[str, ...]
-    exit_code: int
-    json: str
-
-    @property
-    def line(self) -> str:
-        """It all in one line."""
-        best = "none is usable" if self.best is None else f"best: {self.best}"
-        return f"{self.name}: {best}; exit code {self.exit_code}; report: {self.report}"
 
 
 def run_sweep(
@@ -231,7 +206,7 @@ def _end(sweep: Sweep, journal: Journal, writer: Writer, halt: Halt, outcome: Ou
         writer.close("KILLED" if halt.interrupted else "FAILED" if outcome.failed else "FINISHED")
     except OrchestratorError as error:
         lacking += error.faults
-    return _result(sweep, journal, outcome, failed, lacking, halt)
+    return report_on(sweep, journal, outcome, failed, lacking, halt)
 
 
 def _end_without_ray(
@@ -336,114 +311,6 @@ def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
     return [
         f"{plan.trial(key).configuration.label} ({key}): failed: {reason}" for key, reason in outcome.failed.items()
     ]
-
-
-def _result(
-    sweep: Sweep, journal: Journal, outcome: Outcome, failed: list[str], lacking: list[str], halt: Halt
-) -> SweepResult:
-    """Report on what MLflow has. `failed`, `lacking`: a line for each trial that failed, and for what MLflow lacks."""
-    from orchestrator import report, tracking
-
-    uri, mirror = sweep.document.tracking.uri, journal.mirror
-    root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here too
-    shown = root if mirror is None else mirror.shown
-    try:
-        written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
-        if mirror is not None:
-            mirror.push_report(root / "report")
-    except OrchestratorError as error:
-        return _unreported(sweep, root, [*failed, *lacking, *error.faults], halt, outcome)
-    lacking = [line for line in lacking if not line.endswith(tracking.HEALED)]
-    problems = [*failed, *lacking, *written.problems]
-    if halt.interrupted:
-        code = INTERRUPTED
-    elif written.best is None and not lacking and not outcome.over_budget:
-        code = NOTHING_USABLE
-    elif outcome.failed or problems:
-        code = SOME_FAILED
-    else:
-        code = OVER_BUDGET if outcome.over_budget else ALL_WELL
-    lines = [written.table, ""]
-    if written.best is not None:
-        lines.append(f"best: {written.best}")
-        lines += [written.explained] if written.explained else []
-    elif lacking:
-        lines.append("best: not known, MLflow has not everything yet")
-    else:
-        lines.append("best: none, no configuration finished with every seed")
-    lines += [
-        f"report: {root / 'report'}",
-        f"checkpoints: {shown}/<trial>/learner.pt, and in MLflow as checkpoint/learner.pt of each configuration's run",
-        f"compare runs: mlflow ui --backend-store-uri {shlex.quote(uri)}",
-    ]
-    if outcome.spent:
-        lines.append(f"spent: {outcome.spent}")
-    lines += [f"problem: {line}" for line in problems]
-    resume = resume_command(sweep) if halt.asked.is_set() or lacking else None
-    if outcome.over_budget:
-        resume = f"{resume_command(sweep)} {outcome.over_budget}"
-        left = outcome.plan.size - len(outcome.ended) - len(outcome.failed)
-        lines.append(f"budget reached, {left} {'trial' if left == 1 else 'trials'} not ended: go on with: {resume}")
-    if halt.asked.is_set():
-        lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
-    elif lacking:
-        lines.append(f"everything is in {root}; this sends MLflow what it lacks: {resume_command(sweep)}")
-    told = _document(sweep, outcome, root, code, problems, resume, written)
-    return SweepResult(
-        sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code, told
-    )
-
-
-def _document(
-    sweep: Sweep,
-    outcome: Outcome,
-    root: Path,
-    code: int,
-    problems: Sequence[str],
-    resume: str | None,
-    written: Report | None,
-) -> str:
-    from orchestrator.document import document
-
-    failed = [(outcome.plan.trial(key), reason) for key, reason in outcome.failed.items()]
-    metric = sweep.document.objective.metric
-    if written is None:
-        return document(sweep.name, code, metric, (), failed, None, root, None, problems, resume)
-    report = root / "report"
-    return document(sweep.name, code, metric, written.rows, failed, written.run_id, root, report, problems, resume)
-
-
-def _unreported(sweep: Sweep, root: Path, problems: list[str], halt: Halt, outcome: Outcome) -> SweepResult:
-    """What a sweep came to whose results are on disk while MLflow is away, or the report cannot be written."""
-    told = list(dict.fromkeys(problems))
-    lines = [f"problem: {line}" for line in told]
-    if halt.asked.is_set():
-        lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
-    lines.append(
-        f"everything is in {root}; once that is mended, this sends MLflow what it lacks and writes the report: "
-        f"{resume_command(sweep)}"
-    )
-    code = INTERRUPTED if halt.interrupted else SOME_FAILED
-    empty = pd.DataFrame()
-    document = _document(sweep, outcome, root, code, told, resume_command(sweep), None)
-    return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code, document)
-
-
-def resume_command(sweep: Sweep) -> str:
-    """What to type to go on with a sweep."""
-    name, storage = sweep.name, sweep.document.storage
-    resume = f"--resume={shlex.quote(name)}" if name.startswith("-") else f"--resume {shlex.quote(name)}"
-    elsewhere = "" if storage == "results" else f" {shlex.quote(f'storage={_as_word(storage)}')}"
-    return f"python -m orchestrator.sweep {resume}{elsewhere}"
-
-
-def _as_word(value: str) -> str:
-    """What stands behind `key=` for this text: itself, or quoted where YAML would take it for something else."""
-    try:
-        same = config.parsed(value) == value
-    except Exception:  # whatever YAML finds in it
-        same = False
-    return value if same else json.dumps(value, ensure_ascii=False)
 
 
 def plan_text(sweep: Sweep) -> str:

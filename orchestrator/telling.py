@@ -13,7 +13,7 @@ from orchestrator.progress import Progress
 from streams.progress import ProgressLine
 
 if TYPE_CHECKING:
-    from orchestrator.sweep import SweepResult
+    from orchestrator.ending import SweepResult
 
 
 @dataclass(frozen=True)

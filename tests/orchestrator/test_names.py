@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import config, report, results
+from orchestrator.ending import resume_command
 from orchestrator.errors import ConfigError
 from orchestrator.plan import sweep_folder
-from orchestrator.sweep import resume_command, run_sweep
+from orchestrator.sweep import run_sweep
 from streams import build
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import TINY, folder_with, run, statuses

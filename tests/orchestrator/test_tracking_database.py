@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from orchestrator import config
+from orchestrator.ending import SOME_FAILED, report_on
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
 from orchestrator.launch import Outcome
 from orchestrator.plan import Plan
-from orchestrator.sweep import SOME_FAILED, _result
 from orchestrator.tracking_database import await_server
 
 
@@ -52,7 +52,7 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     document = {"name": "x y", "stream": stream, "learners": [{"name": "online"}], "seeds": 1, "tracking": {"uri": uri}}
     plan = Plan("x y", (), {})
     journal = Journal(tmp_path, plan)
-    result = _result(config.check(document), journal, Outcome(plan, set()), ["behind"], [], Halt())
+    result = report_on(config.check(document), journal, Outcome(plan, set()), ["behind"], [], Halt())
     assert (result.exit_code, result.best) == (SOME_FAILED, None)
     assert isinstance(result.summary, pd.DataFrame)
     assert result.problems[0] == "behind"
