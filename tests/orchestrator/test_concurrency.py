@@ -21,6 +21,7 @@ from tests.orchestrator.real_sweep import (
     run,
     running,
     statuses,
+    trials,
     wait_for,
 )
 
@@ -50,8 +51,8 @@ def test_eight_trials_at_once_are_eight_complete_runs(tmp_path: Path) -> None:
         assert_same(curves, whole[key])
     online = points(folder, "tiny", "online_error").groupby(["configuration", "seed"]).step
     assert [sorted(steps) for _, steps in online] == [list(range(15))] * 16
-    claimed = [(path.read_text().split()[1]) for path in folder.glob("results/tiny/*/attempt-*")]
-    assert len(claimed) == 8 == len(set(claimed))
+    # Tune may give a trial to an actor that has become free while another still starts for it: the first is fenced off.
+    assert len(trials(folder, "tiny")) == 8
 
 
 @pytest.mark.slow
