@@ -97,11 +97,12 @@ def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Itera
             rule = "must name a running cluster"
             raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
     own = address is None
-    with watched() if own else nullcontext(), nullcontext() if lost is None else guarded(own, lost):
+    with watched() if own else nullcontext():
         try:
-            yield _found(local=own)
+            with nullcontext() if lost is None else guarded(own, lost):
+                yield _found(local=own)
         finally:
-            ray.shutdown()
+            ray.shutdown()  # no longer guarded: on a busy machine it takes seconds after the control service has gone
 
 
 def warm_up(sweep: Sweep, actors: int) -> None:

@@ -1,0 +1,24 @@
+"""The watch over Ray: that Ray is ended at the end of a sweep is no loss. (Real losses: `test_interruptions.py`.)"""
+
+import time
+
+import pytest
+import ray
+
+from orchestrator.launch import ray_running
+from orchestrator.ray_health import LOCAL_S
+
+
+def test_a_slow_end_of_ray_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's processes are gone, and its shutdown has not come back for longer than a loss takes to be noticed."""
+    shutdown, lost = ray.shutdown, []
+
+    def slow() -> None:
+        shutdown()
+        time.sleep(2 * LOCAL_S)
+
+    monkeypatch.setattr(ray, "shutdown", slow)
+    with ray_running(local=True, lost=lost.append):
+        assert ray.is_initialized()
+    assert not ray.is_initialized()
+    assert lost == []
