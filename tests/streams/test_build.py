@@ -19,7 +19,7 @@ from streams.errors import OptionError, StoreError
 from streams.image_folder import ImageFolder
 from streams.options import recipe_from_words
 from streams.rainbow import RainbowDigits, RainbowMnist
-from streams.store import TaskStore
+from streams.store import Table, TaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -159,6 +159,18 @@ def test_four_processes_at_once_build_one_cached_store(
     assert sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock")) == [
         "images.arrow", "manifest.json", "seed-0", "seed-1", "seed-2",
     ]  # fmt: skip
+
+
+def test_a_seed_added_while_a_store_is_verified_does_no_harm(made_folder: Path, tmp_path: Path) -> None:
+    recipe = ImageFolder(data=str(made_folder), size=8)
+
+    class GrowsMeanwhile(TaskStore):
+        def table(self, seed: int) -> Table:
+            build(recipe, [0, 1, 2], self.path)  # as another process would
+            return super().table(seed)
+
+    build(recipe, [0, 2], tmp_path / "store")
+    assert GrowsMeanwhile.open(tmp_path / "store", verify=True).seeds == [0, 1, 2]
 
 
 def test_the_cache_tells_options_and_data_folders_apart(
