@@ -128,7 +128,7 @@ class TaskStore:
         TaskStore.open(self.path, verify=True)
 
     def _check_contents(self) -> None:
-        tables = {seed: self.table(seed) for seed in self.seeds}  # listed once: another process may add a seed meanwhile
+        tables = {seed: self.table(seed) for seed in self.seeds}  # listed once: another process may add one
         contents = {self.path / IMAGES: (self.manifest, (self.pixels, self.classes_of, self.splits_of))} | {
             self._seed_folder(seed) / DATAPOINTS: (t.manifest, (t.task, t.split, t.image_ids, t.label))
             for seed, t in tables.items()
