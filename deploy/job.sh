@@ -15,6 +15,8 @@ runs() { [ -f "$job.pid" ] && [ ! -f "$job.code" ] && kill -0 "$(cat "$job.pid")
 case $command in
 start)
     mkdir -p "$jobs"
+    exec 9>"$job.lock"
+    flock 9 # of two at once the second finds that it runs
     if runs; then
         echo "runs already"
         exit 0
@@ -24,7 +26,7 @@ start)
     # Its own session: it hears neither the end of ours nor our Ctrl-C.
     # shellcheck disable=SC2016
     setsid nohup bash -c 'set +e; log=$1; code=$2; shift 2; bash "$@" >"$log" 2>&1 </dev/null; echo $? >"$code.new"; mv "$code.new" "$code"' \
-        job "$job.log" "$job.code" "$here/foml.sh" sweep "$@" >/dev/null 2>&1 </dev/null &
+        job "$job.log" "$job.code" "$here/foml.sh" sweep "$@" >/dev/null 2>&1 </dev/null 9>&- &
     echo $! >"$job.pid"
     echo "started"
     ;;

@@ -8,6 +8,7 @@ start, nodes that wait, a chunk that was lost and the cluster's head are not in 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,6 +158,9 @@ def of_disk(root: Path) -> dict[str, float]:
     """Trial's key → seconds, of every trial that has a chunk file in a sweep's folder."""
     from orchestrator import chunks  # torch comes with it
 
-    folders = {path.parent for path in root.glob("*/chunk-*.pt")}
-    newest = {folder.name: chunks.newest(folder) for folder in folders}
-    return {key: float(chunk.curves.chunks["seconds"].sum()) for key, chunk in newest.items() if chunk is not None}
+    found = {}
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        with suppress(FileNotFoundError):  # no trial's: Tune's own, which goes when the sweep ends
+            if (chunk := chunks.newest(folder)) is not None:
+                found[folder.name] = float(chunk.curves.chunks["seconds"].sum())
+    return found

@@ -95,14 +95,20 @@ def write(
         raise
     if _attempt(folder) != attempt:
         temporary.unlink(missing_ok=True)
-        raise SupersededError(
-            f"{folder}: attempt {attempt} was superseded by attempt {_attempt(folder)}; it writes no more"
-        )
-    temporary.replace(path)
+        raise _superseded(folder, attempt)
+    try:
+        temporary.replace(path)
+    except FileNotFoundError:  # removed by one that has claimed the trial since we looked
+        raise _superseded(folder, attempt) from None
     for (batches, _), old in _files(folder)[KEPT:]:
         if batches not in keep:
             old.unlink(missing_ok=True)
     return path
+
+
+def _superseded(folder: Path, attempt: int) -> SupersededError:
+    newer = _attempt(folder)
+    return SupersededError(f"{folder}: attempt {attempt} was superseded by attempt {newer}; it writes no more")
 
 
 def at(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk:
@@ -126,16 +132,16 @@ def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[s
     Damaged ones that are newer are passed over, which the log tells. With `aside`, for one who alone writes here, they
     are renamed, and `aside` is given a line for each.
     """
+    found: Chunk | None = None
     damaged: list[tuple[Path, str]] = []
-    found = None
-    for _, path in _files(folder):
+    before: list[Path] = []
+    while (listed := [path for _, path in _files(folder)]) != before:
+        before = listed
         try:
-            found = _read(path, map_location)
+            found, damaged = _first_whole(listed, map_location)
             break
         except FileNotFoundError:
-            continue  # deleted by its writer meanwhile: a newer one is there, or was just read
-        except _DAMAGE as error:
-            damaged.append((path, str(error).splitlines()[0] if str(error) else type(error).__name__))
+            continue  # deleted by its writer since it was listed: newer ones are there
     instead = f"batch {found.batches}, from the chunk before it" if found else "the beginning: no older one is whole"
     for path, reason in damaged:
         line = f"{path}: damaged ({reason}); the trial goes on at {instead}"
@@ -145,6 +151,23 @@ def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[s
             path.replace(path.with_name(DAMAGED + path.name))
             aside.append(f"{line}; the damaged one is kept as {DAMAGED}{path.name}")
     return found
+
+
+def _first_whole(files: list[Path], map_location: torch.device | str) -> tuple[Chunk | None, list[tuple[Path, str]]]:
+    """The first of these that is whole, and those before it that are damaged, and why.
+
+    Raises:
+        FileNotFoundError: one that comes before it is not there.
+    """
+    damaged: list[tuple[Path, str]] = []
+    for path in files:
+        try:
+            return _read(path, map_location), damaged
+        except FileNotFoundError:
+            raise
+        except _DAMAGE as error:
+            damaged.append((path, str(error).splitlines()[0] if str(error) else type(error).__name__))
+    return None, damaged
 
 
 def _read(path: Path, map_location: torch.device | str) -> Chunk:

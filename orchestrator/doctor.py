@@ -120,7 +120,7 @@ def tracking(sweep: Sweep) -> Iterator[Finding]:
     if path is not None and not path.exists():
         yield well(f"MLflow {uri}: is made by the first sweep")
         return
-    client = tracking_database.connect(uri)
+    client = tracking_database.open_existing(uri)
     try:
         run = client.create_run("0", run_name="doctor").info.run_id
         try:

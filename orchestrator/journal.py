@@ -9,7 +9,7 @@ import shutil
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,15 +119,19 @@ class Journal:
                     f"{path}: damaged ({reason}); {other} beside it says the same, this is kept as {DAMAGED}{path.name}"
                 )
             if rerun:
-                for trial in self.plan.trials:
-                    shutil.rmtree(trial.folder(self.root), ignore_errors=True)
-                    if self.mirror is not None:
-                        self.mirror.forget(trial.key)
-                for population in self.plan.populations:
-                    population.file(self.root).unlink(missing_ok=True)
-                    if self.mirror is not None:
-                        self.mirror.remove(population.file(self.root))
+                with nullcontext() if self.mirror is None else self.mirror.alone():
+                    self._forget()
         self._write()
+
+    def _forget(self) -> None:
+        for trial in self.plan.trials:
+            shutil.rmtree(trial.folder(self.root), ignore_errors=True)
+            if self.mirror is not None:
+                self.mirror.forget(trial.key)
+        for population in self.plan.populations:
+            population.file(self.root).unlink(missing_ok=True)
+            if self.mirror is not None:
+                self.mirror.remove(population.file(self.root))
 
     def draw(self, trial: Trial) -> None:
         """Note a trial that a searcher has drawn, before it is started."""
@@ -161,8 +165,10 @@ class Journal:
 
     def keep(self, path: Path, text: str) -> None:
         """Write a file of the sweep's folder, whole or not at all."""
-        write_whole(path, text)
-        if self.mirror is not None:
+        if self.mirror is None:
+            return write_whole(path, text)
+        with self.mirror.alone():
+            write_whole(path, text)
             self.mirror.push(path)
 
     def stopped(self) -> dict[str, int]:

@@ -40,6 +40,9 @@ _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_DEDUP_LOGS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_port_wait_time_s": "120",  # not 30: a machine may be busy
+    # Not 60: Ray ends a process from which its control service has gone, and ours has a sweep to end in order.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
 
 

@@ -123,7 +123,7 @@ def _beside(name: str) -> str:
 def _git(folder: Path, *words: str, **more: str) -> str:
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **more}
     done = subprocess.run(
-        ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=10, check=True
+        ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     return done.stdout.strip()
 

@@ -20,6 +20,7 @@ from orchestrator.tracking_points import Point
 
 METRICS_PER_CALL = 1_000
 ENTRIES_PER_CALL = 100
+RUNS_PER_CALL = 1_000
 TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
 PARENT = "mlflow.parentRunId"
 CONFIGURATION_FILE = "configuration.json"
@@ -275,10 +276,13 @@ def forget(uri: str, experiment: str, name: str) -> None:
 
 def search(client: Any, experiments: Sequence[str], condition: str) -> Iterator[Any]:
     """All runs of these experiments for which this holds. Names never stand in a condition: they can hold quotes."""
-    token = None
+    token, seen = None, set()
     while True:
-        page = client.search_runs(list(experiments), condition, max_results=1_000, page_token=token)
-        yield from page
+        page = client.search_runs(list(experiments), condition, max_results=RUNS_PER_CALL, page_token=token)
+        for run in page:
+            if run.info.run_id not in seen:  # a run that begins meanwhile moves others to the next page
+                seen.add(run.info.run_id)
+                yield run
         token = page.token
         if not token:
             return

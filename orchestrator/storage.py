@@ -15,7 +15,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from pyarrow import fs
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan import sweep_folder
 from streams.address import is_address, joined, open_address, shown
-from streams.cache import cache_folder
+from streams.cache import cache_folder, locked
 
 _FAILURES = (OSError, pa.ArrowException, ValueError)
 
@@ -73,9 +73,10 @@ class Place:
         return content
 
     def remove(self, name: str) -> None:
-        """Delete a file; nothing if it is not there."""
-        if self.has(name):
-            self._files.delete_file(str(self._root / name))
+        """Delete a file; nothing if it is not there, or if another deletes it at the same time."""
+        with suppress(FileNotFoundError):
+            if self.has(name):
+                self._files.delete_file(str(self._root / name))
 
     def clear(self) -> None:
         """Delete every file there."""
@@ -84,27 +85,35 @@ class Place:
 
     def pull(self, folder: Path) -> None:
         """Make a local folder equal to this one; files that are the same stay as they are."""
-        there = self.listing()
         folder.mkdir(parents=True, exist_ok=True)
+        complete = False
+        while not complete:  # where a file was deleted since it was listed, there is a newer one that was not
+            there = _finished(self.listing())
+            complete = all(_take(self, name, info, folder / name) for name, info in there.items())
         for path in folder.iterdir():
-            if path.is_file() and path.name not in there:
-                path.unlink()
-        for name, info in there.items():
-            _take(self, name, info, folder / name)
+            if path.name[0] != "." and path.name not in there and path.is_file():
+                path.unlink(missing_ok=True)
 
 
-def _take(place: Place, name: str, info: fs.FileInfo, path: Path) -> None:
+def _finished(there: dict[str, fs.FileInfo]) -> dict[str, fs.FileInfo]:
+    """Without those that somebody is writing, or marks a place with."""
+    return {name: info for name, info in there.items() if not name.startswith(".")}
+
+
+def _take(place: Place, name: str, info: fs.FileInfo, path: Path) -> bool:
+    """Bring one file, unless it is here already. Returns whether it was still there."""
     stamp = int(info.mtime_ns or 0)
     if path.is_file() and path.stat().st_size == info.size and path.stat().st_mtime_ns == stamp:
-        return
+        return True
     try:
         content = place.read(name)
-    except FileNotFoundError:  # a chunk that its writer has deleted meanwhile: a newer one is there
-        return
+    except FileNotFoundError:
+        return False
     unfinished = path.with_name(f".{name}.{os.getpid()}")
     unfinished.write_bytes(content)
     os.utime(unfinished, ns=(stamp, stamp))
     unfinished.replace(path)
+    return True
 
 
 class Mirror:
@@ -132,6 +141,13 @@ class Mirror:
     def trial_address(self, key: str) -> str:
         return joined(self.address, key)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else makes the copy equal to the address inside this block: neither the writer's thread nor another
+        command on this machine, such as `--plan`. What is written here and not yet there would be lost by that."""
+        with locked(self.local):
+            yield
+
     def pull(self) -> None:
         """Know all that is at the address.
 
@@ -139,23 +155,25 @@ class Mirror:
             ConfigError: it cannot be read.
         """
         with _reached(self.address):
-            there, folders = self._place.listing(), self._place.folders()
-            self.local.mkdir(parents=True, exist_ok=True)
-            for path in self.local.glob("*.json"):
-                if path.name not in there:
-                    path.unlink()
-            for name, info in there.items():
-                _take(self._place, name, info, self.local / name)
-            for path in self.local.glob("*/chunk-*"):
-                if path.parent.name not in folders:
-                    shutil.rmtree(path.parent, ignore_errors=True)
+            with self.alone():
+                there, folders = _finished(self._place.listing()), self._place.folders()
+                self.local.mkdir(parents=True, exist_ok=True)
+                for path in self.local.glob("*.json"):
+                    if path.name not in there:
+                        path.unlink()
+                for name, info in there.items():
+                    _take(self._place, name, info, self.local / name)
+                for path in self.local.glob("*/chunk-*"):
+                    if path.parent.name not in folders:
+                        shutil.rmtree(path.parent, ignore_errors=True)
             for key in folders:
                 if key != "report":
                     self.pull_trial(key)
 
     def pull_trial(self, key: str) -> None:
         """Know all that is there of one trial."""
-        Place(self.trial_address(key)).pull(self.local / key)
+        with self.alone():
+            Place(self.trial_address(key)).pull(self.local / key)
 
     def push(self, path: Path) -> None:
         """Put a file of the local copy at the address.
@@ -240,7 +258,7 @@ def is_there(address: str, name: str) -> bool:
 class TrialCopy:
     """A learner actor's scratch copy of its trial's folder at an address.
 
-    ``folder``: the copy. It is made equal to what is at the address once; from then on only the actor writes into it.
+    ``folder``: the copy. Once the trial is claimed it is equal to what is at the address, and the actor's alone.
     """
 
     def __init__(self, address: str) -> None:
@@ -254,6 +272,8 @@ class TrialCopy:
         self._claim = self.folder / f"attempt-{attempt:04d}"
         self._owned_by = _first_line(self._claim.read_bytes())
         self._push(self._claim)
+        self._place.pull(self.folder)  # once more: what the attempt before wrote until now
+        self._there = self._stamps()
 
     def push(self, attempt: int) -> None:
         """Bring the address up to this copy: what is new first, the chunk file last of it, then what is old goes.

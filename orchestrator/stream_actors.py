@@ -92,8 +92,12 @@ class StreamActor:
 
 
 def stream_actor_name(store_hash: str, node: str) -> str:
-    """The name under which the store's actor on that node is found."""
-    return f"stream-{store_hash[:12]}-{node}"
+    """The name under which this job's actor of the store on that node is found.
+
+    A job is a driver with all that it has started. Two sweeps on one cluster have actors of their own: those of one end
+    with its driver.
+    """
+    return f"stream-{store_hash[:12]}-{ray.get_runtime_context().get_job_id()}-{node}"
 
 
 def own_stream_actor(store_hash: str, wait_s: float = _WAIT_S) -> Any:

@@ -162,6 +162,8 @@ def _run_watched(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Te
     uri = sweep.document.tracking.uri
     tracking.prepare(uri)
     with journal.locked():
+        # Once more: another command may have run this sweep to its end since.
+        journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
         if rerun:
             tracking.forget(uri, sweep.experiment, sweep.name)
         journal.take(rerun, telling.say)

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -56,7 +56,7 @@ def prepare(uri: str, experiment: str | None = None) -> None:
     if path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_name(f".{path.name}.lock")):
+            with _locked(_lock(path)):
                 _check_writable(path, uri)
                 _check_whole(path, uri)
                 client = connect(uri)
@@ -102,12 +102,14 @@ def open_existing(uri: str) -> Any:
         TrackingError: one line.
     """
     path = database_path(uri)
-    if path is not None and not path.is_file():
+    if path is None:
+        return connect(uri)
+    if not path.is_file():
         remedy = "give the URI that the sweep was run with (--tracking-uri)"
         raise TrackingError(fault(URI_KEY, "", f"there is no database {path}", uri, remedy))
-    if path is not None:
+    with _locked_if_it_can_be(path):  # or MLflow would make the tables of one that a sweep has just begun, too
         _check_whole(path, uri)
-    return connect(uri)
+        return connect(uri)
 
 
 def database_path(uri: str) -> Path | None:
@@ -178,7 +180,8 @@ def _check_whole(path: Path, uri: str) -> None:
     """See that a database's pages hang together; a value that differs from its index is seen in a small one only."""
     how = "integrity_check" if path.stat().st_size <= _SMALL else "quick_check"
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_LOCKED_S)) as database:
+        # Only to be read, but not `mode=ro`: what a killed process left half written is rolled back by the next one.
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_LOCKED_S)) as database:
             (told,) = database.execute(f"PRAGMA {how}(1)").fetchone()
     except sqlite3.Error as error:
         if not _is_damage(error):
@@ -261,6 +264,19 @@ def first_line(error: BaseException) -> str:
     """What an exception says, in one line: MLflow's and SQLAlchemy's go on for pages."""
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _lock(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+@contextmanager
+def _locked_if_it_can_be(path: Path) -> Iterator[None]:
+    """`_locked`, unless the database lies where this process may not write; then no sweep of its user's makes it."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(_locked(_lock(path)))
+        yield
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Data sets that torchvision can download, brought into the cache folder once per node."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +20,10 @@ def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> P
         SourceError: torchvision is not installed, or the download failed.
     """
     root = cache_folder() / "downloads"
-    target = root / folder
+    target, begun = root / folder, root / f".{dataset}.unfinished"
     with locked(root / dataset):
+        if begun.exists():  # by a process that was killed: its last file may be cut, and torchvision would not notice
+            shutil.rmtree(target, ignore_errors=True)
         if not complete(target):
             try:
                 from torchvision import datasets  # brings torch: only for a download
@@ -30,8 +33,10 @@ def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> P
                     fault("torchvision", f"must be installed to download {dataset}", remedy=remedy)
                 ) from None
             try:
+                begun.touch()
                 getattr(datasets, dataset)(str(root), download=True)
             except (OSError, RuntimeError) as error:
                 remedy = f"name a folder with {dataset} by data"
                 raise SourceError(fault(dataset, "could not be downloaded", error, remedy)) from None
+            begun.unlink()
     return target

@@ -53,11 +53,13 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
 
 def share(store: TaskStore, where: Path | str) -> None:
     """Copy a store to a folder that other nodes see, or to an address, for them to `localise`; what is there already is
-    left alone.
+    left alone. Safe when several do so at once, and others read.
 
     Raises:
         OSError, pa.ArrowException: it cannot be written there.
     """
+    if is_address(where) and isinstance((opened := open_address(str(where)))[0], fs.LocalFileSystem):
+        where = Path(opened[1])  # a folder after all, in which files are not put in one piece
     parts = {"": (IMAGES, manifests.NAME)} | {
         seed.name: (DATAPOINTS, manifests.NAME) for seed in sorted(store.path.glob("seed-*"))
     }
@@ -109,9 +111,11 @@ class _Remote:
         return recorded
 
     def seeds(self) -> list[str]:
-        """Names of the folders of seeds."""
+        """Names of the folders of seeds; one without a manifest is being brought there by somebody."""
         found = self._files.get_file_info(fs.FileSelector(str(self._root)))
-        return sorted(info.base_name for info in found if re.fullmatch(r"seed-[0-9]+", info.base_name))
+        names = sorted(info.base_name for info in found if re.fullmatch(r"seed-[0-9]+", info.base_name))
+        there = self._files.get_file_info([str(self._root / name / manifests.NAME) for name in names])
+        return [name for name, info in zip(names, there, strict=True) if info.type == fs.FileType.File]
 
     def copy_store(self, folder: Path) -> None:
         """Copy manifest and images into `folder`, and check them."""

@@ -1,7 +1,10 @@
 """A sweep that nobody ran: a plan, curves drawn at random, and chunk files of them as trials write them."""
 
 import math
+import random
 import shutil
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,3 +133,13 @@ def new_database(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> st
     (tmp_path / "store").mkdir()
     shutil.copy(empty, tmp_path / "store" / "mlflow.db")
     return f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}"
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and that the system gives to nobody who asks for any: other tests run meanwhile."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(20_000, max(20_001, first))
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port

@@ -1,12 +1,13 @@
 """The main job as its user starts it: by the command line, in a folder of its own, on a real Ray and a real MLflow."""
 
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 from mlflow.tracking import MlflowClient
 
-from orchestrator import chunks, protocol
+from orchestrator import chunks, protocol, sweep
 from orchestrator.metrics import Curves
 from orchestrator.results import load_curves
 from streams import recipes
@@ -43,6 +44,21 @@ def command(*words: str) -> list[str]:
 
 def run(folder: Path, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout)
+
+
+def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command in this process, which spares a start of Python and its imports. For one that starts no Ray, and that
+    opens no database or one of an absolute path: MLflow keeps connections by their URI."""
+    out, errors, argv = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["sweep.py", "--local", *words]
+    with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
+        try:
+            code = sweep.main()
+        except SystemExit as ended:  # by the parser of words
+            code = int(ended.code or 0)
+        finally:
+            sys.argv = argv
+    return subprocess.CompletedProcess(command(*words), code, out.getvalue(), errors.getvalue())
 
 
 @contextmanager
@@ -101,18 +117,18 @@ def points(folder: Path, name: str, metric: str) -> pd.DataFrame:
     return frame[frame["metric"] == metric]
 
 
-def assert_long_is_whole(folder: Path) -> None:
+def assert_long_is_whole(folder: Path, train: int = 150) -> None:
     """The sweep LONG is as if nothing had come between: the bare protocol's curves, each step once, nothing RUNNING."""
     (trial,) = trials(folder, "long")
-    recipe = recipes()["rainbow_digits"](tasks=4, train=150, validation=12, test=12)  # type: ignore[call-arg]
+    recipe = recipes()["rainbow_digits"](tasks=4, train=train, validation=12, test=12)  # type: ignore[call-arg]
     bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 3}, [0, 1])
-    bare.advance(100)
+    bare.advance(1_000)
     assert_same(curves_of(folder, "long")[trial.name], bare.curves)
     online = points(folder, "long", "online_error")
     online = online[online["seed"].notna()]
     for row, seed in enumerate((0, 1)):
         own = online[online["seed"] == seed].sort_values("step")
-        assert own["step"].tolist() == list(range(60))
+        assert own["step"].tolist() == list(range(4 * train // 10))
         assert np.array_equal(own["value"].to_numpy(), bare.curves.by_batch["online_error"][row])
     assert statuses(folder) == ["FINISHED"] * (1 + 1 + 2)
 

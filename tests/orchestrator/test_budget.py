@@ -1,18 +1,22 @@
 """What a sweep costs, and the budget at which it starts no more: sums by hand, then the command on a real tiny sweep."""
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from orchestrator import budget, config, cost
+from orchestrator import budget, chunks, config, cost
 from orchestrator.budget import Budget, Ledger, Price, Rates
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal
+from orchestrator.metrics import Curves
 from orchestrator.plan import make_plan
 from orchestrator.sweep import open_store
 
-from .real_sweep import folder_with, run, statuses, trials
+from .real_sweep import folder_with, run, run_here, statuses, trials, uri
 
 SWEEP = """
 name: tiny
@@ -80,10 +84,32 @@ def test_what_cannot_be_meant_is_told(change: dict[str, object], line: str) -> N
     assert told.value.faults == (line,)
 
 
+def test_what_was_spent_can_be_asked_while_a_sweep_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune's own folder beside those of the trials goes between being found and being looked into."""
+    curves = Curves(
+        [0], 0, {"x": np.zeros((1, 4))}, {}, {"batches": np.array([2, 4]), "seconds": np.array([0.5, 0.25])}
+    )
+    chunks.write(tmp_path / "trial", chunks.claim(tmp_path / "trial"), {}, curves, finished=True)
+    passing = tmp_path / "tune-x"
+    passing.mkdir()
+    scandir = os.scandir
+
+    def then_it_is_gone(path: Any = ".") -> Any:
+        if Path(path) == passing and passing.exists():
+            passing.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", then_it_is_gone)
+    assert budget.of_disk(tmp_path) == {"trial": 0.75}
+    assert not passing.exists()
+    assert budget.of_disk(tmp_path / "nowhere") == {}
+
+
 def test_a_sweep_stops_starting_trials_and_goes_on_with_a_greater_budget(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, SWEEP)
-    rates = Rates(1, 0, Price(cpu_hour=3600))  # a unit of money a second
-    first = run(folder, "sweep.yaml")
+    cpus = (os.cpu_count() or 1) / 2  # two at a time
+    rates = Rates(cpus, 0, Price(cpu_hour=3600))  # a unit of money a second of each
+    first = run(folder, "sweep.yaml", f"resources.cpus={cpus}", f"tracking.uri={uri(folder)}")
     assert first.returncode == 4, first.stdout + first.stderr
     begun = trials(folder, "tiny")
     assert 1 <= len(begun) < 5  # as many as there was room for when the first result came
@@ -96,12 +122,12 @@ def test_a_sweep_stops_starting_trials_and_goes_on_with_a_greater_budget(tmp_pat
     assert "no further trial is started" in first.stderr
     assert set(statuses(folder)) == {"FINISHED"}  # those that ran went on to their ends
 
-    sweep = config.load(folder / "sweep.yaml", [f"storage={folder}/results"])
+    sweep = config.load(folder / "sweep.yaml", [f"resources.cpus={cpus}", f"storage={folder}/results"])
     store = open_store(sweep)
     plan = cost.plan_text(sweep, Journal.look(folder / "results/tiny", make_plan(sweep, store.hash)), store)
     assert f"budget: {told}" in plan
     assert re.search(r"cost: about \S+ CPU-hours, \d+\.\d\d USD", plan)
-    again = run(folder, "--resume", "tiny")
+    again = run_here(folder, "--resume", "tiny")
     assert again.returncode == 4, again.stderr
     assert "budget reached, none is started" in again.stderr
     assert budget.of_disk(folder / "results/tiny") == spent

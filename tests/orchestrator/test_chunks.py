@@ -99,3 +99,43 @@ def test_a_newer_attempt_fences_off_the_older(tmp_path: Path) -> None:
     assert read is not None
     assert read.state == {"n": 2}
     assert not list(tmp_path.glob(".chunk*"))
+
+
+def test_a_writer_that_is_faster_than_a_reader_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both files that were listed are gone when the first of them is opened: newer ones have come."""
+    attempt = chunks.claim(tmp_path)
+    for batches in (2, 4):
+        chunks.write(tmp_path, attempt, {}, curves(batches), finished=False)
+    check, waiting = chunks.check_whole, [8, 6]
+
+    def while_two_more_are_written(path: Path) -> None:
+        while waiting:
+            chunks.write(tmp_path, attempt, {}, curves(waiting.pop()), finished=False)
+        check(path)
+
+    monkeypatch.setattr(chunks, "check_whole", while_two_more_are_written)
+    read = chunks.newest(tmp_path)
+    assert read is not None and read.batches == 8
+
+
+def test_a_link_that_leads_nowhere_is_no_chunk(tmp_path: Path) -> None:
+    (tmp_path / "chunk-00000002-0001.pt").symlink_to(tmp_path / "nowhere")
+    assert chunks.newest(tmp_path) is None
+
+
+def test_one_that_is_superseded_while_it_writes_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newer attempt begins after the older one has looked, and before it renames its file."""
+    first = chunks.claim(tmp_path)
+    look, looked = chunks._attempt, []
+
+    def then_another_begins(folder: Path) -> int:
+        newest = look(folder)
+        if not looked:
+            looked.append(newest)
+            assert chunks.claim(folder) == 2
+        return newest
+
+    monkeypatch.setattr(chunks, "_attempt", then_another_begins)
+    with pytest.raises(chunks.SupersededError, match="attempt 1 was superseded by attempt 2"):
+        chunks.write(tmp_path, first, {}, curves(2), finished=False)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["attempt-0001", "attempt-0002"]

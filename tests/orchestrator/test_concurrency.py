@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config
+from orchestrator import config, tracking
 from orchestrator.launch import Cluster
+from orchestrator.sweep import run_sweep
+from orchestrator.telling import Telling
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (
     LONG,
@@ -22,6 +24,7 @@ from tests.orchestrator.real_sweep import (
     running,
     statuses,
     trials,
+    uri,
     wait_for,
 )
 
@@ -35,6 +38,25 @@ EIGHT = TINY.replace(
 def test_fractions_of_processors_make_places(cpus: float, gpus: float, at_once: int) -> None:
     of = config.check(config.yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
     assert Cluster(cpus=2, gpus=1, node_cpus=2, node_gpus=1, local=True).slots(of) == at_once
+
+
+def test_a_command_knows_what_another_ran_while_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other grows the sweep by a seed, in a stack of its own, after this one has looked and before it has the lock."""
+    text = TINY.replace("{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}", "{name: online}")
+    folder = folder_with(tmp_path, text)
+    prepare, said = tracking.prepare, []
+
+    def another_comes_first(uri: str) -> None:
+        for seeds in ("seeds: 2", "seeds: 3"):
+            compute(folder_with(tmp_path, text.replace("seeds: 2", seeds)))
+        prepare(uri)
+
+    monkeypatch.setattr(tracking, "prepare", another_comes_first)
+    monkeypatch.setattr(Telling, "say", lambda self, line: said.append(line))
+    words = ["seeds=3", f"storage={folder / 'results'}", f"tracking.uri={uri(folder)}"]
+    assert run_sweep(folder / "sweep.yaml", words).exit_code == 0
+    assert said == ["tiny: 2 trials, 2 of them ended before"]
+    assert statuses(folder) == ["FINISHED"] * (1 + 1 + 3)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator import metrics, results
+from orchestrator import metrics, results, run_tree
 from orchestrator.plan import Trial
 from orchestrator.results import SweepNotFound, load_curves
 from orchestrator.tracking import TrackingError, Writer, prepare
@@ -178,3 +178,18 @@ def test_runs_of_others_in_the_experiment_do_not_disturb(sweep, tracking_uri):
     client = MlflowClient(tracking_uri)
     client.create_run(client.get_experiment_by_name("experiment").experiment_id, run_name=NASTY)
     assert as_points(load_curves(NASTY, tracking_uri)) == expected_points(sweep)
+
+
+def test_runs_that_begin_while_runs_are_listed(sweep, tracking_uri, monkeypatch):
+    """The newest stand first: each new one moves the last of a page to the next."""
+    made.write_all(sweep, tracking_uri)
+    monkeypatch.setattr(run_tree, "RUNS_PER_CALL", 2)
+    client = MlflowClient(tracking_uri)
+    experiment = client.get_experiment_by_name("experiment").experiment_id
+    there = sorted(run.info.run_id for run in client.search_runs([experiment]))
+    found = []
+    for run in run_tree.search(client, [experiment], ""):
+        found.append(run.info.run_id)
+        if len(found) % 2:
+            client.create_run(experiment)
+    assert sorted(found) == there

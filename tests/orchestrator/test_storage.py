@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import pytest
 from orchestrator import chunks
 from orchestrator.chunks import SupersededError
 from orchestrator.errors import ConfigError
+from orchestrator.journal import Journal
+from orchestrator.plan import Plan
 from orchestrator.storage import Mirror, Place, TrialCopy, is_there, open_folder
 from streams.address import joined, open_address
 
@@ -29,7 +32,7 @@ def serve(folder: Path) -> Iterator[str]:
         words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
         process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
         try:
-            until = time.monotonic() + 60
+            until = time.monotonic() + 180
             while "Running on http" not in (said := (folder / "s3.log").read_text()):
                 assert time.monotonic() < until and process.poll() is None, said
                 time.sleep(0.1)
@@ -112,6 +115,24 @@ def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(sto
     assert not second.folder.exists()
 
 
+def test_what_the_attempt_before_wrote_until_it_was_fenced_off_is_gone_on_from(storage: str) -> None:
+    address = joined(storage, "sweep", "trial")
+    first = TrialCopy(address)
+    first.claim(chunks.claim(first.folder))
+    (first.folder / "chunk-00000002-0001.pt").write_text("2")
+    first.push(1)
+    second = TrialCopy(address)
+    (first.folder / "chunk-00000002-0001.pt").unlink()
+    (first.folder / "chunk-00000004-0001.pt").write_text("4")
+    first.push(1)
+    second.claim(chunks.claim(second.folder))
+    there = ["attempt-0001", "attempt-0002", "chunk-00000004-0001.pt"]
+    assert sorted(path.name for path in second.folder.iterdir()) == there
+    (second.folder / "chunk-00000004-0001.pt").unlink()
+    second.push(2)
+    assert sorted(Place(address).listing()) == there[:2]
+
+
 def test_of_two_that_claim_the_same_attempt_one_goes_on(storage: str) -> None:
     address = joined(storage, "sweep", "trial")
     one, two = TrialCopy(address), TrialCopy(address)
@@ -121,6 +142,89 @@ def test_of_two_that_claim_the_same_attempt_one_goes_on(storage: str) -> None:
     with pytest.raises(SupersededError):
         one.push(1)
     two.push(1)
+
+
+def test_chunks_that_are_replaced_while_they_are_brought(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was listed is gone when it is to be read: newer files have come."""
+    address = joined(storage, "sweep", "trial")
+
+    def put(*batches: int) -> None:
+        for each in batches:
+            (tmp_path / f"chunk-{each:08d}-0001.pt").write_text(str(each))
+            Place(address).put(tmp_path / f"chunk-{each:08d}-0001.pt")
+
+    put(2, 4)
+    read, waiting = Place.read, [6, 8]
+
+    def while_others_come(place: Place, name: str) -> bytes:
+        if waiting:
+            put(*waiting)
+            waiting.clear()
+            for old in ("chunk-00000002-0001.pt", "chunk-00000004-0001.pt"):
+                place.remove(old)
+        return read(place, name)
+
+    monkeypatch.setattr(Place, "read", while_others_come)
+    copy = TrialCopy(address)
+    found = {path.name: path.read_text() for path in copy.folder.iterdir()}
+    assert found == {"chunk-00000006-0001.pt": "6", "chunk-00000008-0001.pt": "8"}
+    copy.close()
+
+
+def test_what_two_remove_at_once_is_removed(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, other = Place(storage), Place(storage)
+    (tmp_path / "old").write_text("old")
+    place.put(tmp_path / "old")
+    has = Place.has
+
+    def and_is_removed_by_another(asked: Place, name: str) -> bool:
+        there = has(asked, name)
+        if asked is place:
+            other.remove(name)
+        return there
+
+    monkeypatch.setattr(Place, "has", and_is_removed_by_another)
+    place.remove("old")
+    assert place.listing() == {}
+
+
+def test_a_copy_that_is_looked_at_loses_nothing_that_is_being_written(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--plan` beside a sweep on the same machine makes the same copy equal to the address, where a new file is not yet."""
+    root, mirror = open_folder(storage, "sweep")
+    assert mirror is not None
+    (root / "trial").mkdir()
+    (root / "trial" / "attempt-0001").write_text("here 1")
+    mirror.push(root / "trial" / "attempt-0001")
+    journal = Journal(root, Plan("sweep", (), {}), mirror)
+    push, looks = Mirror.push, []
+
+    def while_another_looks(own: Mirror, path: Path) -> None:
+        looks.append(threading.Thread(target=Mirror(storage, "sweep").pull))
+        looks[-1].start()
+        looks[-1].join(1)  # it would be through by then; it waits
+        push(own, path)
+
+    monkeypatch.setattr(Mirror, "push", while_another_looks)
+    for name in ("population-1.json", "trial/stopped.json"):
+        journal.keep(root / name, "new")
+        looks[-1].join(120)
+        assert (root / name).read_text() == "new"
+        assert is_there(joined(mirror.address, *Path(name).parts[:-1]), Path(name).name)
+    assert len(looks) == 2
+
+
+def test_files_that_are_being_written_are_left_alone(storage: str, tmp_path: Path) -> None:
+    address = joined(storage, "sweep", "trial")
+    (tmp_path / ".chunk.7").write_text("half")
+    Place(address).put(tmp_path / ".chunk.7")
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / ".chunk.8").write_text("half")
+    Place(address).pull(tmp_path / "copy")
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == [".chunk.8"]
 
 
 def test_an_address_that_cannot_be_reached_is_one_line(
@@ -142,7 +246,7 @@ def test_an_address_that_cannot_be_reached_is_one_line(
 def test_a_sweep_killed_and_resumed_from_s3_alone_has_the_same_curves(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = folder_with(tmp_path / "work", LONG)
+    folder = folder_with(tmp_path / "work", LONG.replace("chunk: 2", "chunk: 5"))  # which are put one by one
     address = joined(s3, "long")
     files, root = open_address(address)
 
@@ -155,7 +259,6 @@ def test_a_sweep_killed_and_resumed_from_s3_alone_has_the_same_curves(
     with running(folder, "sweep.yaml", f"storage={s3}") as process:
         wait_for(lambda: reached(10), process)
         os.killpg(process.pid, signal.SIGKILL)
-    time.sleep(3)  # what it left behind may write one chunk more
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "another"))  # a new machine: nothing but the address is left
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "sweep.yaml").unlink()

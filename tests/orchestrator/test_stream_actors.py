@@ -1,5 +1,7 @@
 """Stream actors on a cluster of several nodes inside one process tree; tests/cluster has one of several hosts."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+from ray._private.state import jobs
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -19,6 +22,8 @@ from orchestrator.stream_actors import StreamActors, own_stream_actor
 from streams.schedule import Sequential
 from streams.store import TaskStore
 
+PATIENCE_S = 180
+"""For what takes seconds where nothing else runs."""
 SWEEP = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
 
 
@@ -44,7 +49,7 @@ def on(node: str) -> dict[str, object]:
 
 def look_until_gone(store_hash: str) -> None:
     """Ray forgets an actor's name a moment after the actor is gone."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         own_stream_actor(store_hash, wait_s=0.5)
         time.sleep(0.1)
@@ -66,15 +71,50 @@ def test_every_node_has_one_also_those_that_join_later(
                 assert np.array_equal(ids, expected)
             cluster.add_node(num_cpus=1)
             (new,) = {node["NodeID"] for node in ray.nodes()} - set(before)
-            _, ids = ray.get(read_there.options(**on(new)).remote(store.hash, 7, 20), timeout=60)
+            _, ids = ray.get(read_there.options(**on(new)).remote(store.hash, 7, 20), timeout=PATIENCE_S)
             assert np.array_equal(ids, expected)
-            until = time.monotonic() + 20
+            until = time.monotonic() + PATIENCE_S
             while not told and time.monotonic() < until:
                 time.sleep(0.1)
             assert [line.split(":")[0] for line in told] == ["joined"]
         with pytest.raises(OrchestratorError, match=r"no stream actor came within 0\.5 s"):
             look_until_gone(store.hash)
     assert list(tmp_path.glob(".seen-*")) == []
+
+
+ANOTHER_DRIVER = """
+import sys
+from pathlib import Path
+from orchestrator.launch import ray_running
+from orchestrator.stream_actors import StreamActors
+from streams.store import TaskStore
+with ray_running(local=False), StreamActors(TaskStore.open(sys.argv[1]), None, Path(sys.argv[2]), print):
+    print("serves", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_sweep_that_ends_leaves_those_of_another_alone(
+    cluster: Cluster, store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two drivers with one store on one cluster; the one that came first goes first."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    expected = StoreSource(store, [0, 1], Sequential()).read(7, 20).image_ids
+    words = [sys.executable, "-c", ANOTHER_DRIVER, str(store.path), str(tmp_path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "serves\n"
+        with ray_running(local=False), StreamActors(store, None, tmp_path, print):
+            nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+            other.communicate("end\n", timeout=PATIENCE_S)
+            assert other.returncode == 0
+            until = time.monotonic() + PATIENCE_S
+            while any(job["DriverPid"] == other.pid and not job["IsDead"] for job in jobs()):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            for node in nodes:
+                _, ids = ray.get(read_there.options(**on(node)).remote(store.hash, 7, 20), timeout=PATIENCE_S)
+                assert np.array_equal(ids, expected)
 
 
 def test_what_no_single_node_has_is_refused() -> None:

@@ -120,6 +120,30 @@ def test_the_download_is_torchvisions_and_lands_in_the_cache(
     assert asked == [(str(tmp_path / "downloads"), True)]
 
 
+def test_a_download_that_was_killed_is_begun_anew(
+    made_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All four files are there, the last of them cut."""
+    datasets = pytest.importorskip("torchvision.datasets")
+    brought = []
+
+    def bring(root: str, download: bool) -> None:
+        folder = Path(root) / "MNIST" / "raw"
+        brought.append(sorted(path.name for path in folder.glob("*")))
+        shutil.copytree(made_mnist / "MNIST" / "raw", folder, dirs_exist_ok=True)
+        if len(brought) == 1:
+            last = folder / "t10k-labels-idx1-ubyte"
+            last.write_bytes(last.read_bytes()[:100])
+            raise KeyboardInterrupt
+
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets, "MNIST", bring)
+    with pytest.raises(KeyboardInterrupt):
+        read_mnist(None)
+    assert read_mnist(None).pixels.shape == read_mnist(None).pixels.shape == (70_000, 1, 28, 28)
+    assert brought == [[], []]
+
+
 def test_a_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("torchvision.datasets")
 

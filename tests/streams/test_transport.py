@@ -5,6 +5,7 @@ import shutil
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,42 @@ def test_what_is_shared_can_be_brought_and_grows(digits_store: TaskStore, remote
     share(digits_store, folder)
     assert TaskStore.open(localise(folder.as_uri()), verify=True).seeds == [0, 1, 2]
     assert (folder / "images.arrow").stat().st_mtime_ns == before
+
+
+def test_a_seed_that_is_still_being_brought_there_is_left_for_later(remote: Path) -> None:
+    manifest = (remote / "seed-1" / "manifest.json").read_bytes()
+    (remote / "seed-1" / "manifest.json").unlink()  # which is put there last
+    path = localise(f"file://{remote}")
+    assert TaskStore.open(path, verify=True).seeds == [0, 2]
+    (remote / "seed-1" / "manifest.json").write_bytes(manifest)
+    assert TaskStore.open(localise(f"file://{remote}"), verify=True).seeds == [0, 1, 2]
+
+
+def test_whoever_reads_while_a_store_is_shared_sees_it_whole_or_not_at_all(
+    digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an address of a folder, too: at every file that is written there, what others see is looked at."""
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "shared" / digits_store.hash
+    copy, seen = shutil.copyfileobj, []
+
+    def look() -> None:
+        seen.append(sorted(path.name for path in folder.iterdir() if path.name[0] != ".") if folder.exists() else [])
+        if folder.exists():
+            TaskStore.open(localise(folder.as_uri()), verify=True)
+
+    def copied(source: Any, target: Any, *length: int) -> None:
+        look()
+        copy(source, target, *length)
+        look()
+
+    monkeypatch.setattr(shutil, "copyfileobj", copied)
+    monkeypatch.setattr(shutil, "copyfile", lambda a, b: (look(), Path(b).write_bytes(Path(a).read_bytes()), look()))
+    share(digits_store, folder.as_uri())
+    look()
+    whole = ["images.arrow", "manifest.json", "seed-0", "seed-1", "seed-2"]
+    assert seen[0] == [] and seen[-1] == whole
+    assert all(each == [] or each[:2] == whole[:2] for each in seen)
 
 
 def bring(address: str) -> tuple[str, int, int]:
