@@ -64,6 +64,7 @@ class Tracking(_Part):
 
     uri: str = Field(default="sqlite:///mlflow.db", min_length=1)
     experiment: str | None = None
+    diagnostics_every: int = Field(default=10, ge=1, description="batches between two points of a learner's diagnostic")
 
 
 class _Document(_Part):

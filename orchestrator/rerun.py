@@ -86,7 +86,7 @@ def rerun(
         curves = _run(recorded, store, stack, tell)
         for row, seed in enumerate(stack):
             if seed in recorded.seeds:
-                differences.append(_compare(seed, recorded, _points(curves, row)))
+                differences.append(_compare(seed, recorded, curves, row))
     return differences
 
 
@@ -212,21 +212,24 @@ def _run(recorded: Recorded, store: TaskStore, stack: list[int], tell: Callable[
     return run.curves
 
 
-def _points(curves: Curves, row: int) -> Points:
+def _points(curves: Curves, row: int, diagnostics_every: int = 1) -> Points:
     found: Points = {}
-    for point in seed_points(curves, row):
+    for point in seed_points(curves, row, 0, diagnostics_every):
         found.setdefault(point.metric, {})[point.step] = point.value
     return found
 
 
-def _compare(seed: int, recorded: Recorded, again: Points) -> Difference:
+def _compare(seed: int, recorded: Recorded, curves_again: Curves, row: int) -> Difference:
     """Every point of every curve; costs, which are never twice the same, are no curves."""
+    again = _points(curves_again, row)
+    due = _points(curves_again, row, recorded.described.get("diagnostics_every", 1))  # an older version sent all
     there, lines, points = recorded.seeds[seed], [], 0
     curves = [name for name in {**again, **there} if name in again or name in BY_TASK or name.startswith("online_")]
     for name in curves:
         then, now = there.get(name, {}), again.get(name, {})
         points += len(then)
-        lacking = sorted(set(then) - set(now)) + (sorted(set(now) - set(then)) if seed in recorded.whole else [])
+        lost = set(due.get(name, {})) - set(then) if seed in recorded.whole else set()
+        lacking = sorted(set(then) - set(now)) + sorted(lost)
         if lacking:
             lines.append(f"{name}: {len(lacking)} points are in one of the two only, the first at step {min(lacking)}")
         apart = {step: abs(now[step] - then[step]) for step in sorted(set(then) & set(now)) if now[step] != then[step]}

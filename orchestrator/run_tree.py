@@ -136,6 +136,7 @@ class RunTree:
             "results_version": RESULTS_VERSION,
             "stacks": [list(trial.seeds) for trial in self._trials(configuration)],
             "run": {key: self._plan.resolved[key] for key in how if key in self._plan.resolved},
+            "diagnostics_every": self._plan.resolved.get("tracking", {}).get("diagnostics_every", 1),
             "provenance": self._provenance,
         }
 

@@ -23,6 +23,7 @@ TRANSFER = "forward_transfer"
 """Its step is the task, as it is for `BY_TASK`; it is measured with the task's first batch."""
 REGRET = "regret"
 """Its step is the task."""
+_ONLINE = ("online_error", "online_loss")
 
 _COSTS: dict[str, Callable[[np.ndarray], float]] = {
     "gradient_evaluations_per_datapoint": np.mean,
@@ -42,10 +43,11 @@ class Point(NamedTuple):
     time_ms: int
 
 
-def seed_points(curves: Curves, seed: int, since: int = 0) -> list[Point]:
+def seed_points(curves: Curves, seed: int, since: int = 0, diagnostics_every: int = 1) -> list[Point]:
     """Points of the seed in row `seed`, from batch `since` on.
 
-    `curves` must begin at batch 0: `cumulative_error` needs all tasks before.
+    `curves` must begin at batch 0: `cumulative_error` needs all tasks before. A learner's diagnostics have one point in
+    every `diagnostics_every` batches, the first value that there is.
     """
     out: list[Point] = []
     if not curves.batches:
@@ -53,7 +55,10 @@ def seed_points(curves: Curves, seed: int, since: int = 0) -> list[Point]:
     times = _times(curves, np.arange(curves.batches))
     when = _evaluated_at(curves)[seed]
     for name, curve in curves.by_batch.items():
-        for j in (since + np.flatnonzero(np.isfinite(curve[seed, since:]))).tolist():
+        there = np.flatnonzero(np.isfinite(curve[seed]))
+        if name not in (*_ONLINE, TRANSFER) and not name.startswith("hyper/"):
+            there = _thinned(there, diagnostics_every)
+        for j in there[there >= since].tolist():
             step = int((when < j).sum()) if name == TRANSFER else j
             out.append(Point(name, step, float(curve[seed, j]), int(times[j])))
     for name, by_task in zip(BY_TASK, _by_task(curves), strict=True):
@@ -61,6 +66,12 @@ def seed_points(curves: Curves, seed: int, since: int = 0) -> list[Point]:
             time = _times(curves, when[[task]].astype(int))[0]
             out.append(Point(name, int(task), float(by_task[seed, task]), int(time)))
     return out
+
+
+def _thinned(batches: np.ndarray, every: int) -> np.ndarray:
+    """The first in each block of so many batches, of `batches` in their order."""
+    blocks = batches // every
+    return batches[np.diff(blocks, prepend=-1) > 0]
 
 
 def final_points(curves: Curves, datapoints: int) -> list[Point]:
@@ -95,7 +106,7 @@ def diverged_at(curves: Curves, seed: int) -> int:
         return curves.diverged[seed]
     bad = np.zeros(curves.batches, dtype=bool)
     for name, curve in curves.by_batch.items():
-        bad |= ~np.isfinite(curve[seed]) if name in ("online_error", "online_loss") else np.isinf(curve[seed])
+        bad |= ~np.isfinite(curve[seed]) if name in _ONLINE else np.isinf(curve[seed])
     return int(np.argmax(bad)) if bad.any() else -1
 
 

@@ -69,6 +69,7 @@ class Projection:
         self._mirror = mirror
         self._uri, self._experiment, self._plan, self._root = uri, experiment, plan, root
         self._provenance, self._started_ms = provenance, started_ms
+        self._every: int = plan.resolved.get("tracking", {}).get("diagnostics_every", 1)
         self._tree: RunTree | None = None
         self._complete: set[str] = set()
         self._stacks: dict[str, Stack] = {}
@@ -191,7 +192,7 @@ class Projection:
     def _send(self, stack: Stack) -> None:
         tree, curves = self.open(), self._curves(stack)
         for row, run in enumerate(self._open_stack(stack)):
-            tree.send(run.run_id, tracking_points.seed_points(curves, row, stack.sent), run.has)
+            tree.send(run.run_id, tracking_points.seed_points(curves, row, stack.sent, self._every), run.has)
             diverged = tracking_points.diverged_at(curves, row)
             if diverged >= stack.sent:
                 tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})

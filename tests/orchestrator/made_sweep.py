@@ -16,6 +16,7 @@ from orchestrator.metrics import Curves
 from orchestrator.plan import Configuration, Plan, Trial, short_hash
 
 BATCHES, BATCHES_PER_TASK, CHUNK, BATCH_SIZE = 60, 10, 20, 10
+DIAGNOSTICS_EVERY = 7
 START_MS = 1_700_000_000_000
 
 
@@ -108,7 +109,12 @@ def curves_of(trial: Trial, batches: int = BATCHES, level: float = 0.5) -> Curve
 
 
 def make_sweep(root: Path, name: str, *trials: Trial, batches: int = BATCHES) -> MadeSweep:
-    resolved = {"name": name, "objective": {"metric": "cumulative_error", "mode": "min"}, "seeds": [0, 1, 2]}
+    resolved = {
+        "name": name,
+        "objective": {"metric": "cumulative_error", "mode": "min"},
+        "seeds": [0, 1, 2],
+        "tracking": {"diagnostics_every": DIAGNOSTICS_EVERY},
+    }
     return MadeSweep(root, Plan(name, trials, resolved), {trial.key: curves_of(trial, batches) for trial in trials})
 
 
