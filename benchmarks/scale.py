@@ -71,6 +71,7 @@ def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
             "learners": [{"name": "online", "alpha1": {"grid": [0.001 * (1 + i) for i in range(trials)]}}],
             "seeds": 1,
             "chunk": chunk,
+            "tracking": {"diagnostics_every": 1},
         },
         local=True,
     )

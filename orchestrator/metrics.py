@@ -35,6 +35,10 @@ class Curves:
     chunks: dict[str, np.ndarray] = field(default_factory=dict)
     diverged: list[int] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Short: Tune writes every result into messages that nobody reads, and whole arrays take their time."""
+        return f"Curves(seeds={self.seeds}, batches {self.first_batch} to {self.batches})"
+
     def __post_init__(self) -> None:
         self.diverged = self.diverged or [-1] * len(self.seeds)
 
@@ -229,6 +233,6 @@ def interval_curve(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 def _t(freedom: Any) -> Any:
     """The 0.975 quantile of Student's t."""
-    from scipy import stats  # a second and more, which a trial's actor, where no interval is drawn, does without
+    from scipy import special  # not scipy.stats: a second and more, in the midst of a sweep
 
-    return stats.t.ppf(0.975, freedom)
+    return special.stdtrit(freedom, 0.975)

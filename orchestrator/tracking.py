@@ -28,6 +28,8 @@ from orchestrator.tracking_projection import Projection
 __all__ = ["HEALED", "TrackingError", "Writer", "forget", "prepare"]
 
 RETRY_S = 10.0
+PAUSE_S = 5.0
+"""Between two writings of one trial's curves: a call to MLflow costs as much as eighty points in it."""
 HEALED = "tried again, and all is written now"
 """Ends a line about what went wrong and is well again."""
 _SWEEP = ""  # stands among the trials' keys for the sweep itself
@@ -64,6 +66,8 @@ class Writer:
         self._arriving: dict[str, list[Curves]] = {}  # slices that the thread has not come to yet, by trial
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: dict[str, list[Curves]] = {}  # slices that the thread keeps until their trial's pause is over
+        self._next_at: dict[str, float] = {}  # key → when its pause is over
         self._behind: dict[str, str] = {}  # key → what went wrong with it, and is to be tried again
         self._told: list[str] = []
         self._retry_at = 0.0
@@ -84,7 +88,7 @@ class Writer:
                 waiting.append(slice_)  # to be sent in one go: a call costs more than what is in it
                 return
             self._arriving[trial_key] = waiting = [slice_]
-        self._queue.put(partial(self._take, trial_key, waiting))
+        self._queue.put(partial(self._arrived, trial_key, waiting))
 
     def finished(self, trial_key: str) -> None:
         """The trial is at the end of its stream, and its newest chunk file says so. To say it again does nothing."""
@@ -115,7 +119,7 @@ class Writer:
         done = threading.Event()
 
         def settle() -> None:
-            self._catch_up()
+            self._write_all()
             done.set()
 
         self._queue.put(settle)
@@ -142,7 +146,7 @@ class Writer:
         outcome: list[str | Exception] = []
 
         def end() -> None:
-            self._catch_up()
+            self._write_all()
             try:
                 outcome.append(self._projection.close(status))
             except Exception as error:
@@ -163,6 +167,9 @@ class Writer:
 
     def _ended(self, trial_key: str, status: str, message: str = "", stopped_at: int | None = None) -> None:
         def note() -> None:
+            self._next_at.pop(trial_key, None)
+            if slices := self._waiting.pop(trial_key, None):  # the chunk file has them
+                self._projection.note_results(trial_key, max(slice_.batches for slice_ in slices))
             self._projection.note_end(trial_key, status, message, stopped_at)
             self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
 
@@ -182,20 +189,36 @@ class Writer:
 
     def _serve(self) -> None:
         while True:
+            times = [self._next_at[key] for key in self._waiting] + ([self._retry_at] if self._behind else [])
             try:
-                wait = max(0.0, self._retry_at - time.monotonic()) if self._behind else None
-                message = self._queue.get(timeout=wait)
+                message = self._queue.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
             except queue.Empty:
+                pass
+            else:
+                if message is None:
+                    return
+                message()
+            for key in [key for key in self._waiting if time.monotonic() >= self._next_at[key]]:
+                self._take(key)
+            if self._behind and time.monotonic() >= self._retry_at:
                 self._catch_up()
-                continue
-            if message is None:
-                return
-            message()
 
-    def _take(self, key: str, slices: list[Curves]) -> None:
+    def _arrived(self, key: str, slices: list[Curves]) -> None:
+        """Write them if the trial's pause is over, else keep them, with those that come meanwhile."""
+        self._waiting[key] = slices
+        self._next_at.setdefault(key, time.monotonic())
+
+    def _write_all(self) -> None:
+        for key in list(self._waiting):
+            self._take(key)
+        self._catch_up()
+
+    def _take(self, key: str) -> None:
+        slices = self._waiting.pop(key)
         with self._lock:
             if self._arriving.get(key) is slices:
                 del self._arriving[key]
+        self._next_at[key] = time.monotonic() + PAUSE_S
         self._projection.note_results(key, max(slice_.batches for slice_ in slices))
         self._try(key, partial(self._projection.write_results, key, slices))
 

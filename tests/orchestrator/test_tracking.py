@@ -22,6 +22,7 @@ from mlflow import MlflowClient
 from orchestrator import tracking
 from orchestrator.plan import Plan, Trial
 from orchestrator.tracking import TrackingError, Writer, prepare
+from orchestrator.tracking_projection import Projection
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
 
@@ -689,3 +690,58 @@ def test_a_server_that_dies_and_comes_back(sweep, server, capsys):
 def test_a_writer_that_was_never_started_says_so(sweep, tracking_uri):
     writer = Writer(tracking_uri, "experiment", Plan("x", (), sweep.plan.resolved), sweep.root, {}, 0)
     assert writer.drain() == [f"tracking: not everything could be written to {tracking_uri}"]
+
+
+def eventually(condition, timeout=120):
+    until = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """What the projection is given to write: (key, last batches of the slices), as it comes."""
+    calls, write_results = [], Projection.write_results
+
+    def noted(self, key, slices):
+        write_results(self, key, slices)
+        calls.append((key, [slice_.batches for slice_ in slices]))
+
+    monkeypatch.setattr(Projection, "write_results", noted)
+    return calls
+
+
+def test_curves_that_come_within_a_pause_are_written_in_one_go(sweep, tracking_uri, written, monkeypatch):
+    monkeypatch.setattr(tracking, "PAUSE_S", 3_600.0)
+    first, second = sweep.plan.trials
+    writer = writer_of(tracking_uri, sweep)
+    writer.results(first.key, sweep.part(first, 0, 10))
+    eventually(lambda: len(written) == 1)
+    writer.results(first.key, sweep.part(first, 10, 20))
+    writer.results(second.key, sweep.part(second, 0, 10))  # another trial has a pause of its own
+    eventually(lambda: len(written) == 2)
+    writer.results(first.key, sweep.part(first, 20, 30))
+    assert writer.drain() == []  # waits for no pause
+    assert written == [(first.key, [10]), (second.key, [10]), (first.key, [20, 30])]
+    writer.results(first.key, sweep.part(first, 30, 60))
+    sweep.write_chunk(first)
+    writer.finished(first.key)  # nor does an end
+    writer.results(second.key, sweep.part(second, 10, 40))
+    writer.close("KILLED")
+    assert written[3:] == [(second.key, [40])]
+    assert_seed_runs_hold(tracking_uri, sweep, first)
+    seen = Seen(tracking_uri)
+    points = seen.points(seen.one("seed", second.configuration.hash, 2))
+    assert sorted(points["online_error"]) == list(range(40))
+
+
+def test_after_a_pause_curves_are_written_by_themselves(sweep, tracking_uri, written, monkeypatch):
+    monkeypatch.setattr(tracking, "PAUSE_S", 0.3)
+    trial = sweep.plan.trials[0]
+    writer = writer_of(tracking_uri, sweep)
+    for stop in (10, 20, 30):
+        writer.results(trial.key, sweep.part(trial, stop - 10, stop))
+    eventually(lambda: written and written[-1][1][-1] == 30)
+    assert sorted(stop for _, stops in written for stop in stops) == [10, 20, 30]
+    writer.close("KILLED")
