@@ -4,6 +4,20 @@ import os
 
 import pytest
 
+LONGEST = (
+    "test_sweep.py",
+    "test_interruptions.py",
+    "test_tracking.py",
+    "test_storage.py",
+    "test_screen.py",
+    "test_budget.py",
+    "test_hindsight.py",
+    "test_population.py",
+    "test_examples.py",
+    "test_report.py",
+)
+"""Files of tests that take longest: they come first, so that of two files at a time none is left over at the end."""
+
 # Threads that wait for each other do so asleep, in the commands that tests start as well: with more of them than free
 # processors, as when two tests run at once, those that wait awake stop those that compute (10 to 100 times as slow).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -16,3 +30,8 @@ def _one_thread() -> None:
     except ImportError:  # the tests of streams run without it
         return
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))

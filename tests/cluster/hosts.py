@@ -159,7 +159,7 @@ class Hosts:
         words = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self._space(name), *inside]
         self._processes[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
 
-    def await_ssh(self, name: str, seconds: float = 30) -> None:
+    def await_ssh(self, name: str, seconds: float = 120) -> None:
         """Until the host answers."""
         until = time.monotonic() + seconds
         while (said := self.ssh(name, "echo here", check=False)) != "here\n":

@@ -11,7 +11,7 @@ import torch
 from mlflow.tracking import MlflowClient
 
 from learners import networks
-from orchestrator import hindsight, metrics, protocol, results
+from orchestrator import hindsight, metrics, protocol, regret, report, results
 from orchestrator.errors import OrchestratorError
 from streams import schedule
 from streams.store import TaskStore
@@ -72,15 +72,11 @@ def test_regret_in_closed_form() -> None:
     assert np.isnan(metrics.regret(loss, np.array([1, 4]), np.array([0.5, 1.0]))).tolist() == [False, True]
 
 
-def regret(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "orchestrator.regret", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
-
-
-def test_regret_of_a_sweep(tmp_path: Path) -> None:
+def test_regret_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     folder = folder_with(tmp_path, SMALL)
-    assert run(folder, "sweep.yaml").returncode == 0
-    done = regret(folder, "small", "--epochs", "3")
+    assert run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}").returncode == 0
+    command = [sys.executable, "-m", "orchestrator.regret", "small", "--epochs", "3"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     sweep = results.find_sweep("small", uri(folder))
     online = next(of for of in sweep.configurations if of.learner == "online")
@@ -101,10 +97,8 @@ def test_regret_of_a_sweep(tmp_path: Path) -> None:
     assert "icarl" not in done.stdout
     of_configuration = client.get_metric_history(online.run_id, "regret")
     assert max(of_configuration, key=lambda point: point.step).value == pytest.approx(np.mean(last))
-    report = subprocess.run(
-        [sys.executable, "-m", "orchestrator.report", "small"], cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert report.returncode == 0, report.stderr
+    monkeypatch.chdir(folder)
+    assert report.main(["small", "--tracking-uri", uri(folder)]) == 0
     summary = pd.read_csv(folder / "reports/small/summary.csv").set_index("learner")
     assert summary.regret_mean["online"] == pytest.approx(np.mean(last))
     assert np.isnan(summary.regret_mean["icarl"])
@@ -112,7 +106,7 @@ def test_regret_of_a_sweep(tmp_path: Path) -> None:
     page = (folder / "reports/small/report.html").read_text()
     assert "Regret against hindsight" in page and "Forward transfer" in page
     assert (folder / "reports/small/transfer.png").exists()
-    other = regret(folder, "small", "--epochs", "4")
-    assert other.returncode == 2
-    assert other.stderr.startswith("--epochs: this sweep's regret was computed with 3")
-    assert regret(folder, "nowhere").returncode == 2
+    capsys.readouterr()
+    assert regret.main(["small", "--epochs", "4"]) == 2
+    assert capsys.readouterr().err.startswith("--epochs: this sweep's regret was computed with 3")
+    assert regret.main(["nowhere"]) == 2

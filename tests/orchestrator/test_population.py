@@ -16,7 +16,17 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.plan import generator, make_plan
 from orchestrator.results import find_sweep, load_curves
 from orchestrator.sweep import open_store
-from tests.orchestrator.real_sweep import assert_same, curves_of, folder_with, run, running, statuses, uri, wait_for
+from tests.orchestrator.real_sweep import (
+    assert_same,
+    curves_of,
+    folder_with,
+    run,
+    run_here,
+    running,
+    statuses,
+    uri,
+    wait_for,
+)
 
 # Three members on the two slots of a small machine; rounds of 7 batches, which chunks of 4 do not fit into.
 POPULATION = """
@@ -111,7 +121,7 @@ def assert_as_by_hand(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path, POPULATION)
-    done = run(folder, "sweep.yaml")
+    done = run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}")
     assert done.returncode == 0, done.stderr
     rounds = assert_as_by_hand(folder)
     copies = [copy for round_ in rounds for copy in round_["copies"]]
@@ -135,7 +145,7 @@ def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pyt
     assert "Traceback" not in done.stderr
     with pytest.raises(OrchestratorError, match="is a member of a population"):
         rerun.rerun(sweep.configurations[0].run_id, uri(folder))
-    again = run(folder, "--resume", "population")
+    again = run_here(folder, "--resume", "population")
     assert again.returncode == 0
     assert again.stderr.strip() == "population: 3 trials, 3 of them ended before"
     assert again.stdout == done.stdout

@@ -130,6 +130,9 @@ def test_memory_of_this_process() -> None:
     del block
 
 
+LEADERS = "leaders by cumulative error so far"
+
+
 class Terminal:
     """A command in a pseudo-terminal, and the screen as a person would see it."""
 
@@ -170,7 +173,8 @@ class Terminal:
         with self._lock:
             return bool(self._screen.cursor.hidden)
 
-    def wait_for(self, condition: Callable[[str], bool], timeout: float = 120) -> str:
+    def wait_for(self, condition: Callable[[str], bool], timeout: float = 240) -> str:
+        """The screen, once it is as wished: what is looked at in the middle of a drawing is looked at again."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             text = self.text()
@@ -180,9 +184,9 @@ class Terminal:
             time.sleep(0.05)
         raise AssertionError(f"not seen in time:\n{self.text()}")
 
-    def end(self, timeout: float = 120) -> int:
+    def end(self, timeout: float = 240) -> int:
         code = self.process.wait(timeout)
-        self._reader.join(5)
+        self._reader.join(60)  # until all that was written is on the screen
         return code
 
 
@@ -214,14 +218,14 @@ def terminal(words: list[str], folder: Path, columns: int, lines: int) -> Iterat
 def test_a_sweep_in_a_narrow_terminal_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 400"))
     with terminal(command("sweep.yaml"), folder, columns=60, lines=24) as seen:
-        text = seen.wait_for(lambda text: "leaders by cumulative error so far" in text)
-        assert "1 trials: 0 waiting, 1 running, 0 done, 0 failed" in text
-        assert "datapoints/s" in text and "memory: driver " in text and "1 learner " in text
-        assert "1. foml " in text and "(n=2)" in text
+        wanted = [LEADERS, "1 trials: 0 waiting, 1 running, 0 done, 0 failed", "datapoints/s", "memory: driver "]
+        wanted += ["1 learner ", "1. foml ", "(n=2)"]
+        seen.wait_for(lambda text: all(words in text for words in wanted))
         assert seen.cursor_hidden()
         # Drawn anew in place: one screen, not one below the other.
-        time.sleep(2.5)
-        assert seen.history().count("leaders by cumulative error so far") == 1
+        drawn_before = seen.raw.count(LEADERS.encode())
+        seen.wait_for(lambda text: seen.raw.count(LEADERS.encode()) >= drawn_before + 2 and LEADERS in text)
+        assert seen.history().count(LEADERS) <= 1
         seen.type(b"\x03")
         assert seen.end() == 130
         text = seen.history()

@@ -5,7 +5,6 @@ import math
 import os
 import pickle
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -179,14 +178,26 @@ def test_a_database_that_fails_for_a_while_is_caught_up_with(sweep, tracking_uri
 
 
 FEED = """
-import pickle, sys, time
+import os, pickle, signal, sys, time
+from mlflow import MlflowClient
 from orchestrator.tracking import Writer
 uri, experiment, plan, root, slices = pickle.load(open(sys.argv[1], "rb"))
+sent, send = [], MlflowClient.log_batch
+def counted(client, run_id, metrics=(), **more):
+    send(client, run_id, metrics=metrics, **more)
+    sent.extend(metrics)
+    if "die" in sys.argv and len(sent) >= 500:
+        os.kill(os.getpid(), signal.SIGKILL)
+MlflowClient.log_batch = counted
 writer = Writer(uri, experiment, plan, root, {}, 1)
-import mlflow
-print("ready", flush=True)
 writer.start()
+first = slices[0][0]
 for key, part in slices:
+    if key != first and first:
+        first = ""
+        writer.drain()
+        print("in the middle", flush=True)
+        sys.stdin.readline()
     writer.results(key, part)
 print(writer.drain(), flush=True)
 if "close" in sys.argv:
@@ -197,12 +208,14 @@ if "close" in sys.argv:
 
 
 def in_another_process(tmp_path: Path, uri, sweep, slices, *words: str) -> subprocess.Popen:
-    """A writer in a process of its own, that is given these slices."""
+    """A writer in a process of its own, that is given these slices; after those of the first trial it says that it is in
+    the middle, and goes on with a line from us. `die`: it kills itself when some points are sent. `close`: it ends well."""
     file = tmp_path / f"{time.monotonic_ns()}.pickle"
     file.write_bytes(pickle.dumps((uri, "experiment", sweep.plan, sweep.root, slices)))
     return subprocess.Popen(
         [sys.executable, "-c", FEED, str(file), *words],
         cwd=ROOT,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -219,11 +232,9 @@ def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
     sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=400)
     sweep.write_chunk(trial, 300)
     slices = [(trial.key, sweep.part(trial, at, at + 5)) for at in range(0, 300, 5)]
-    process = in_another_process(tmp_path, tracking_uri, sweep, slices)
-    while count_points(tracking_uri) < 500 and process.poll() is None:
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process = in_another_process(tmp_path, tracking_uri, sweep, slices, "die")
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGKILL, errors
     there = count_points(tracking_uri)
     assert 500 <= there < 300 * 3 * 3, "killed too late to tell anything"
     assert Seen(tracking_uri).statuses() == {"RUNNING": 5}
@@ -251,10 +262,19 @@ def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
 
     one, two = a_sweep("one"), a_sweep("two")
     other = in_another_process(tmp_path, tracking_uri, *two, "close")
-    assert other.stdout.readline() == "ready\n"
-    made.write_all(one[0], tracking_uri)
-    assert other.poll() is None, "they were not at it at once"
-    out, err = other.communicate(timeout=50)
+    writer = writer_of(tracking_uri, one[0])
+    for number, (key, part) in enumerate(one[1]):
+        if number == len(one[1]) // 3:  # each of the two has written a part, and goes on together with the other
+            assert writer.drain() == []
+            assert other.stdout.readline() == "in the middle\n"
+            other.stdin.write("go on\n")
+            other.stdin.flush()
+        writer.results(key, part)
+    for trial in one[0].plan.trials:
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    writer.close("FINISHED")
+    out, err = other.communicate(timeout=240)
     assert out.splitlines()[0] == "[]" and out.splitlines()[1].startswith("[] "), out + err
     seen = Seen(tracking_uri)
     assert seen.statuses() == {"FINISHED": 2 * (1 + 3 + 6)}
@@ -627,10 +647,7 @@ def test_a_writer_without_a_server_is_told_of_and_holds_nobody_up(sweep):
 @pytest.fixture
 def server(tmp_path):
     """Starts a real tracking server, always on the same port; what it gives back ends it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    running = []
+    port, running = made.free_port(), []
 
     def start():
         command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
