@@ -113,9 +113,11 @@ class RunTree:
             run = None
         if run is None:
             tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id, "foml.seeds": seeds}
-            run = self._client.create_run(self._experiment, run_name=configuration.label, tags=tags)
-        run_id = str(run.info.run_id)
-        self.tag(run_id, {"foml.seeds": seeds, **self._provenance})
+            tags |= _cut(self._provenance)
+            run_id = str(self._client.create_run(self._experiment, run_name=configuration.label, tags=tags).info.run_id)
+        else:
+            run_id = str(run.info.run_id)
+            self.tag(run_id, {"foml.seeds": seeds, **self._provenance})
         self.set_params(run_id, parameters(configuration))
         self._client.log_dict(run_id, self._described(configuration), CONFIGURATION_FILE)
         planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}

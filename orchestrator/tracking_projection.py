@@ -282,7 +282,7 @@ class Projection:
             for row, seed in enumerate(part.seeds)
             if (at := tracking_points.diverged_at(part, row)) >= 0
         ]
-        tree.tag(run_id, {"foml.diverged": ", ".join(lost)})
+        tags = {"foml.diverged": ", ".join(lost)}
         for index, stack in enumerate(stacks):
             folder = self._folder(stack)
             for file in (folder / LEARNER_FILE, *sorted(folder.glob("learner-*.pt"))):
@@ -290,7 +290,9 @@ class Projection:
         with tempfile.TemporaryDirectory() as scratch:
             for name, table in ((CURVES_FILE, frame(curves, finals)), (TEST_FILE, test_frame(curves))):
                 table.to_parquet(Path(scratch) / name, index=False)
-                tree.tag(run_id, {DIGEST + name: hashlib.sha256((Path(scratch) / name).read_bytes()).hexdigest()})
+                tags[DIGEST + name] = hashlib.sha256((Path(scratch) / name).read_bytes()).hexdigest()
+            tree.tag(run_id, tags)  # readers look at a table once its digest is there
+            for name in (CURVES_FILE, TEST_FILE):
                 tree.artifact(run_id, Path(scratch) / name)
         tree.complete(configuration)
         self._complete.add(configuration.hash)
