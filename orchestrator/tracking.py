@@ -166,15 +166,19 @@ class Writer:
         return result
 
     def _ended(self, trial_key: str, status: str, message: str = "", stopped_at: int | None = None) -> None:
+        with self._lock:
+            slices = self._arriving.pop(trial_key, [])  # what comes from now on, comes after this
+            seen = max((slice_.batches for slice_ in slices), default=0)
+            slices.clear()  # the chunk file has them, and a writer that is behind need not hold them
+
         def note() -> None:
+            self._waiting.pop(trial_key, None)
             self._next_at.pop(trial_key, None)
-            if slices := self._waiting.pop(trial_key, None):  # the chunk file has them
-                self._projection.note_results(trial_key, max(slice_.batches for slice_ in slices))
+            if seen:
+                self._projection.note_results(trial_key, seen)
             self._projection.note_end(trial_key, status, message, stopped_at)
             self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
 
-        with self._lock:
-            self._arriving.pop(trial_key, None)  # what comes from now on, comes after this
         self._queue.put(note)
 
     def _wait(self, done: threading.Event, timeout: float | None) -> bool:
@@ -205,6 +209,8 @@ class Writer:
 
     def _arrived(self, key: str, slices: list[Curves]) -> None:
         """Write them if the trial's pause is over, else keep them, with those that come meanwhile."""
+        if not slices:
+            return  # the trial has ended meanwhile
         self._waiting[key] = slices
         self._next_at.setdefault(key, time.monotonic())
 
@@ -218,6 +224,8 @@ class Writer:
         with self._lock:
             if self._arriving.get(key) is slices:
                 del self._arriving[key]
+        if not slices:
+            return
         self._next_at[key] = time.monotonic() + PAUSE_S
         self._projection.note_results(key, max(slice_.batches for slice_ in slices))
         self._try(key, partial(self._projection.write_results, key, slices))

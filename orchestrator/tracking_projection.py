@@ -164,11 +164,13 @@ class Projection:
     def _open_stack(self, stack: Stack, first: Curves | None = None) -> list[SeedRun]:
         """Open the trial's runs. If something is in them already, the chunk file tells what they should have."""
         if stack.seed_runs is None:
-            started = self._started_ms
-            if first is not None and first.chunks and len(first.chunks["batches"]):
-                started = int(first.chunks["time_ms"][0] - 1_000 * first.chunks["seconds"][0])
-            stack.seed_runs = self.open().seeds(stack.trial, started)
             stack.curves, stack.sent = Curves(list(stack.trial.seeds)), 0
+            if first is None:
+                self._fill(stack)
+            chunks, started = (stack.curves if first is None else first).chunks, self._started_ms
+            if chunks and len(chunks["batches"]):
+                started = int(chunks["time_ms"][0] - 1_000 * chunks["seconds"][0])
+            stack.seed_runs = self.open().seeds(stack.trial, started)
             if any(run.has for run in stack.seed_runs):
                 self._fill(stack)
         return stack.seed_runs
