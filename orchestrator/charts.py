@@ -31,7 +31,8 @@ _GRID = 6
 class Series:
     """``x``, ``y`` [n], and the ends of the intervals, NaN where there is none. ``label``: "" keeps it out of the
     legend. ``style``: a colour's number, None for grey. ``owner``: the place of its configuration in the table, None if
-    it is of several. ``marked``: whether a line has markers, to be told from others without its colour."""
+    it is of several. ``marked``: whether a line has markers, to be told from others without its colour. ``hint``: what
+    the page says of a point, the label if empty."""
 
     label: str
     x: np.ndarray
@@ -42,11 +43,13 @@ class Series:
     owner: int | None = None
     kind: Literal["line", "points", "both"] = "line"
     marked: bool = True
+    hint: str = ""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes. ``ticks``: (x, text) where x are no numbers but places. ``from_zero``: whether y begins there."""
+    """A pair of axes. ``ticks``: (x, text) where x are no numbers but places. ``from_zero``: whether y begins there.
+    ``log_y``: all y are positive."""
 
     title: str
     x_label: str
@@ -55,6 +58,7 @@ class Panel:
     log_x: bool = False
     ticks: tuple[tuple[float, str], ...] = ()
     from_zero: bool = True
+    log_y: bool = False
 
     @property
     def y_limits(self) -> tuple[float, float] | None:
@@ -67,6 +71,8 @@ class Panel:
         if not len(y):
             return None
         low, high = float(y.min()), float(y.max())
+        if self.log_y:
+            return low / 1.4, high * 1.4
         if self.from_zero:
             return 0.0, max(0.02, min(1.02, 1.12 * high))
         ends = [end[np.isfinite(end)] for one in self.series if one.kind != "line" for end in (one.low, one.high)]

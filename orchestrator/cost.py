@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from learners import checkpoint
 from orchestrator import chunks, kept, protocol
-from orchestrator.budget import open_ledger
 from orchestrator.config import Sweep
-from orchestrator.journal import Journal
-from orchestrator.plan import Configuration, Study, Trial, canonical
+from orchestrator.plan import Configuration, Trial, canonical
 from orchestrator.source import StoreSource
-from orchestrator.usage import size
 from streams.store import TaskStore
 
 MEASURED_SECONDS = 1.0
@@ -38,54 +32,6 @@ class Cost:
     disk_bytes: int
     kept: int
     learner_bytes: int
-
-
-def plan_text(sweep: Sweep, journal: Journal, store: TaskStore) -> str:
-    """The plan as a table: each trial, what is done already, and what the rest costs in time, disk and memory."""
-    plan, done = journal.plan, journal.finished()
-    stand_ins = {study.key: _any_trial(study) for study in plan.studies}
-    costs = estimate(sweep, [*plan.trials, *stand_ins.values()], store)
-    rows = [(trial.configuration.hash, trial.configuration.label, trial, 1, trial.key in done) for trial in plan.trials]
-    for study in plan.studies:
-        left = study.wanted - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
-        if left > 0:
-            names = " ".join(f"{key}=?" for key in sorted(study.spaces))
-            rows.append(("to be drawn", f"{study.template.label} {names}", stand_ins[study.key], left, False))
-    width = max(len(label) for _, label, *_ in rows)
-    lines = [f"{'hash':12}  {'configuration':{width}}  trials  seeds  batches  gradients/datapoint  seconds"]
-    for name, label, trial, count, finished in rows:
-        its = costs[trial.key]
-        lines.append(
-            f"{name:12}  {label:{width}}  {count:6}  {len(trial.seeds):5}  {its.batches:7}"
-            f"  {its.gradient_evaluations_per_datapoint:19.1f}  {its.seconds:7.0f}{'  finished' if finished else ''}"
-        )
-    slots = max(1, int((os.cpu_count() or 1) // sweep.document.resources.cpus))
-    to_run = [(costs[trial.key], count) for _, _, trial, count, finished in rows if not finished]
-    seconds = sum(its.seconds * count for its, count in to_run)
-    disk = sum(its.disk_bytes * count for its, count in to_run)
-    ledger = open_ledger(sweep, journal.root)
-    as_here = "on this machine's CPU" if not ledger.rates.gpus else "if a GPU is no faster than this machine's CPU"
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
-    lines += [
-        f"{plan.size} trials, {sum(count for _, count in to_run)} to run: {seconds:.0f} s one after the other, "
-        f"about {seconds / slots:.0f} s with {slots} at a time (measured on this machine's CPU)",
-        f"disk: about {size(disk)} in {journal.root}; memory: about {size(memory)} for each of {slots} learner actors",
-        f"cost: about {ledger.rates.text(seconds)} ({as_here}; learning alone)",
-    ]
-    if kept_in_all := sum(its.kept * count for its, count in to_run):
-        each = max(its.learner_bytes for its, _ in to_run)
-        lines.append(
-            f"checkpoints: {kept_in_all} are kept besides the last of each trial, of at most {size(each)}; "
-            "they are in the figure above, and once more in MLflow"
-        )
-    if ledger.limited:
-        lines.append(f"budget: {ledger.text()}")
-    return "\n".join(lines)
-
-
-def _any_trial(study: Study) -> Trial:
-    rng = np.random.default_rng(0)
-    return study.trial({key: space.draw(rng) for key, space in study.spaces.items()})
 
 
 def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, Cost]:

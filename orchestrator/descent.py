@@ -6,7 +6,8 @@ state. What its curve and its learner came from is told here.
 
 from __future__ import annotations
 
-import json
+import logging
+import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from typing import Any
 
 from orchestrator.plan import POPULATION
 from orchestrator.results import SweepRuns
+from orchestrator.rounds import checked
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,19 @@ class Part:
     start: int
     member: str
     values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A member's values over time: from batch `starts[i]` on `values[i]`, after it copied `donors[i]` (a label; "" at
+    the first). ``stop``: the batches that it has seen."""
+
+    label: str
+    configuration: str
+    starts: tuple[int, ...]
+    values: tuple[dict[str, Any], ...]
+    donors: tuple[str, ...]
+    stop: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,23 @@ class Descent:
                 key = copy["donor"]
         return parts
 
+    def ways(self, reached: Mapping[str, int]) -> list[Way]:
+        """The way of each member. `reached`: configuration's hash → batches seen, of those where that is known."""
+        labels = {member["key"]: member["label"] for member in self.content["members"]}
+        made = []
+        for member in self.content["members"]:
+            starts, values, donors = [0], [dict(member["values"])], [""]
+            for round_ in self.content["rounds"]:
+                if copy := _copy(round_, member["key"]):
+                    starts.append(round_["at"])
+                    values.append(dict(copy["after"]))
+                    donors.append(labels[copy["donor"]])
+            last = self.content["rounds"][-1]["at"] if self.content["rounds"] else 0
+            own = member["configuration"]
+            stop = max(reached.get(own, last), starts[-1])
+            made.append(Way(member["label"], own, tuple(starts), tuple(values), tuple(donors), stop))
+        return made
+
     def _values(self, key: str, rounds: int) -> dict[str, Any]:
         """What a member had after so many rounds."""
         found = next(member["values"] for member in self.content["members"] if member["key"] == key)
@@ -93,9 +127,13 @@ def read(sweep: SweepRuns) -> list[Descent]:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(sweep.client.download_artifacts(sweep.run_id, f"{POPULATION}{name}.json", folder))
-                found.append(Descent(json.loads(path.read_text(encoding="utf-8"))))
-        except (MlflowException, OSError, ValueError):
+                found.append(Descent(checked(path.read_text(encoding="utf-8"))))
+        except (MlflowException, OSError):
             continue  # no round is over yet, or artifacts are out of reach
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            of = f"{POPULATION}{name}.json of the sweep (run {sweep.run_id})"
+            again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again"
+            logger.warning("%s: damaged (%s); who copied whom is left out; %s", of, error, again)
     return found
 
 

@@ -81,8 +81,12 @@ def _panel(axes: Any, panel: Panel, empty: str) -> None:
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.5)
+    if panel.log_y:
+        axes.set_yscale("log")
+        _plain(axes.yaxis, np.concatenate([series.y for series in panel.series]))
     if panel.log_x:
-        _logarithmic(axes, np.concatenate([series.x for series in panel.series]) if panel.series else np.ones(1))
+        axes.set_xscale("log")
+        _plain(axes.xaxis, np.concatenate([series.x for series in panel.series]) if panel.series else np.ones(1))
     else:
         axes.xaxis.get_major_locator().set_params(integer=all(_whole(series.x) for series in panel.series))
     if panel.ticks:
@@ -112,7 +116,8 @@ def _series(axes: Any, series: Series, index: int, lines: int) -> None:
     }
     if series.kind == "line":
         alpha = 0.14 if lines <= 4 else 0.07  # many bands on top of each other are one dark one
-        axes.fill_between(series.x, series.low, series.high, color=colour, alpha=alpha, linewidth=0, zorder=2)
+        if np.isfinite(series.low).any():
+            axes.fill_between(series.x, series.low, series.high, color=colour, alpha=alpha, linewidth=0, zorder=2)
         every = max(1, len(series.x) // 8)
         look["markevery"] = (
             index * every // lines % max(1, len(series.x)),
@@ -125,15 +130,15 @@ def _series(axes: Any, series: Series, index: int, lines: int) -> None:
     axes.plot(series.x, series.y, label=series.label or None, linestyle=style, linewidth=1.3, **look)
 
 
-def _logarithmic(axes: Any, x: np.ndarray) -> None:
-    """Ticks as plain numbers, since powers would need the mathematical text that is off here."""
+def _plain(axis: Any, values: np.ndarray) -> None:
+    """Ticks of a logarithmic axis as plain numbers: powers would need the mathematical text that is off here."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.set_xscale("log")
-    decades = math.log10(max(x) / min(x))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.3 else (1, 3) if decades < 2.2 else (1,)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    decades = math.log10(max(values) / min(values))
+    few = (1, 2, 5) if decades < 1.3 else (1, 3) if decades < 2.2 else (1,)
+    axis.set_major_locator(LogLocator(subs=range(1, 10) if decades < 0.4 else few))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _whole(x: np.ndarray) -> bool:

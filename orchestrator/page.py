@@ -183,6 +183,7 @@ def _plot(panel: Panel, y_limits: tuple[float, float], owned: dict[int, list[str
         x_axis_label=panel.x_label,
         y_axis_label=panel.y_label,
         x_axis_type="log" if panel.log_x else "linear",
+        y_axis_type="log" if panel.log_y else "linear",
         y_range=Range1d(start=low, end=high),
         tools="box_zoom,wheel_zoom,pan,reset,save",
         active_drag="box_zoom",
@@ -197,7 +198,7 @@ def _plot(panel: Panel, y_limits: tuple[float, float], owned: dict[int, list[str
         named.append(glyphs[-1])
         if series.owner is not None:
             owned.setdefault(series.owner, []).extend(glyph.id for glyph in glyphs)
-    values = "@y{0.0000} [@low{0.0000}, @high{0.0000}]"
+    values = "@y{0.[00000000]}" if panel.log_y else "@y{0.0000} [@low{0.0000}, @high{0.0000}]"
     tooltips = [("", "$name"), (panel.x_label, "@x{0.[0000]}"), (panel.y_label, values)]
     plot.add_tools(HoverTool(tooltips=tooltips, renderers=named))
     if panel.ticks:
@@ -228,4 +229,4 @@ def _drawn(plot: Any, series: Series) -> list[Any]:
         glyphs.append(Scatter(x="x", y="y", marker=marker, size=9, line_color=colour, fill_color="white", line_width=2))
     # Not plot.line and its like, and one view for both: they make more models, which a hundred configurations pay for.
     view = CDSView()
-    return [plot.add_glyph(source, glyph, view=view, name=series.label) for glyph in glyphs]
+    return [plot.add_glyph(source, glyph, view=view, name=series.hint or series.label) for glyph in glyphs]

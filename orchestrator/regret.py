@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from orchestrator import metrics, results
+from orchestrator import metrics, results, tracked_tables
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.results import HINDSIGHT_FILE, SweepRuns
+from orchestrator.results import SweepRuns
 from orchestrator.run_tree import write_points
+from orchestrator.tracked_tables import HINDSIGHT_FILE
 from orchestrator.tracking_points import REGRET, Point
 from streams.errors import StreamsError
 
@@ -55,10 +55,8 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     network = networks.build(sweep.network, store.shape, store.classes)
     size = sweep.document.batch_size
     made = hindsight.reference(store, network, sweep.seeds, sweep.schedule, size, epochs, ProgressLine())
-    with tempfile.TemporaryDirectory() as folder:
-        made.to_parquet(Path(folder) / HINDSIGHT_FILE, index=False)
-        runs.client.log_artifact(runs.run_id, str(Path(folder) / HINDSIGHT_FILE))
-    runs.client.set_tag(runs.run_id, _EPOCHS, str(epochs))
+    tracked_tables.keep(runs.client, runs.run_id, {HINDSIGHT_FILE: made}, {_EPOCHS: str(epochs)})
+    runs = replace(runs, tags=dict(runs.client.get_run(runs.run_id).data.tags))
     curves = results.with_regret(runs, results.curves_of(runs))
     found = curves[curves.metric == REGRET]
     _write(runs, found)

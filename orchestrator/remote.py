@@ -6,13 +6,17 @@ goes through Ray's launcher, by ssh: no port has to be open.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import yaml
 
@@ -65,6 +69,12 @@ class Head:
         here.mkdir(parents=True, exist_ok=True)
         self._copy("rsync-down", f"{there}/", f"{here}/")
 
+    def read(self, there: str) -> str:
+        """The text of a file on the head."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self._copy("rsync-down", there, f"{scratch}/file")
+            return (Path(scratch) / "file").read_text(encoding="utf-8", errors="replace")
+
     def _copy(self, way: str, source: str, target: str) -> None:
         done = subprocess.run(
             [*self._launch, way, str(self.file), source, target],
@@ -77,15 +87,41 @@ class Head:
             raise OrchestratorError(fault(str(self.file), "", f"{source} cannot be copied to {target}", said))
 
 
-def submit(cluster: Path, file: str | None, overrides: Sequence[str], words: Sequence[str], detach: bool) -> int:
+@dataclass(frozen=True)
+class Manner:
+    """How a command tells what it came to: as text; with `quiet`, in one line; with `as_json`, as one document."""
+
+    quiet: bool = False
+    as_json: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """The options that ask for it."""
+        return ["--json"] * self.as_json + ["--quiet"] * self.quiet
+
+    def say(self, line: str) -> None:
+        """A line about what is going on."""
+        if not self.quiet:
+            print(line, file=sys.stderr)
+
+
+def submit(
+    cluster: Path,
+    file: str | None,
+    overrides: Sequence[str],
+    rerun: bool = False,
+    detach: bool = False,
+    manner: Manner = Manner(),
+) -> int:
     """Start a sweep on the cluster's head, and follow it to its end unless `detach`. Returns its exit code.
 
     Args:
         cluster: a file for `ray up`.
         file: the sweep; the quickstart if None.
         overrides: `key=value` words.
-        words: further words for the command there, such as `--rerun`.
+        rerun: forget earlier results of the sweep.
         detach: come back as soon as it runs.
+        manner: of the command here and there.
 
     Raises:
         OrchestratorError: a fault in either file, a head that does not answer or that has another state of the project.
@@ -94,47 +130,80 @@ def submit(cluster: Path, file: str | None, overrides: Sequence[str], words: Seq
     sweep = config.load(file, overrides)
     head = Head(cluster)
     job = sweep_folder("", sweep.name).name.replace(" ", "%20")
-    _same_state(head)
+    _same_state(head, manner)
     with tempfile.TemporaryDirectory() as scratch:
         given = Path(scratch) / "sweep.yaml"
         given.write_text(yaml.safe_dump(dict(sweep.given), sort_keys=False, allow_unicode=True), encoding="utf-8")
         head.put(given, f"{SHARED}/jobs/{job}.yaml")
     storage = sweep.document.storage
     elsewhere = [f"storage={storage}"] if is_address(storage) else []
-    rest = shlex.join([f"jobs/{job}.yaml", *elsewhere, *words])
+    rest = shlex.join([f"jobs/{job}.yaml", *elsewhere, *["--rerun"] * rerun, *manner.words])
     state = head.run(f"bash ~/foml/job.sh start {shlex.quote(job)} {rest}")
-    print(f"{sweep.name}: {'runs already' if 'runs already' in state else 'started'} on the cluster", file=sys.stderr)
+    manner.say(f"{sweep.name}: {'runs already' if 'runs already' in state else 'started'} on the cluster")
     if detach:
-        print(f"look at it: python -m orchestrator.sweep --cluster {cluster} --attach {shlex.quote(sweep.name)}")
+        again = _attach_command(cluster, sweep.name, manner)
+        print(_document(sweep.name, 0, resume=again) if manner.as_json else f"look at it: {again}")
         return 0
-    return attach(cluster, sweep.name)
+    return attach(cluster, sweep.name, manner)
 
 
-def attach(cluster: Path, name: str) -> int:
+def attach(cluster: Path, name: str, manner: Manner = Manner()) -> int:
     """Follow a sweep of this name to its end, and fetch its report into `results/NAME/report`. Returns its exit code.
 
+    Standard output has all that the command there says; with a `manner` that asks for one line or one document, that
+    alone, and standard error the rest.
+
     Raises:
-        OrchestratorError: there is no such sweep, or the head does not answer.
+        OrchestratorError: there is no such sweep, it was not started in this manner, or the head does not answer.
     """
     head, folder = Head(cluster), sweep_folder("results", name)
     job = folder.name.replace(" ", "%20")
+    tell = partial(_tell, out=sys.stderr if manner.words else sys.stdout)
     try:
-        lines = head.run(f"bash ~/foml/job.sh follow {shlex.quote(job)}", _tell)
+        lines = head.run(f"bash ~/foml/job.sh follow {shlex.quote(job)} {' '.join(manner.words)}".rstrip(), tell)
     except KeyboardInterrupt:
-        return _leave(head, cluster, name, job)
+        return _leave(head, cluster, name, job, manner)
     codes = [match[1] for line in lines if (match := _CODE.match(line))]
     if not codes or codes[-1] == "unknown":
         raise OrchestratorError(f"{name}: ended without an exit code; go on with the same command")
-    code = int(codes[-1])
+    code, report = int(codes[-1]), None
     if code not in (2, 130):
-        head.get(f"{SHARED}/results/{shlex.quote(folder.name)}/report", folder / "report")
-        print(f"report: {folder / 'report'}")
+        report = folder / "report"
+        head.get(f"{SHARED}/results/{shlex.quote(folder.name)}/report", report)
+    if manner.words:
+        said = head.read(f"{SHARED}/jobs/{job}.out").strip()
+        there = f"{SHARED}/results/{folder.name}/report"
+        print(_brought_here(said, name, code, report) if manner.as_json else said.replace(there, str(report)))
+    elif report is not None:
+        print(f"report: {report}")
     return code
 
 
-def _tell(line: str) -> None:
+def _brought_here(said: str, name: str, code: int, report: Path | None) -> str:
+    """The document that the command on the head has printed, with the place of the report here."""
+    try:
+        told = json.loads(said)
+    except ValueError:  # it was killed, and said nothing
+        return _document(name, code, [f"{name}: ended without a result; go on with the same command"])
+    if report is not None:
+        told["report"] = str(report.absolute())
+    return json.dumps(told, indent=2, ensure_ascii=False)
+
+
+def _document(name: str, code: int, problems: Sequence[str] = (), resume: str | None = None) -> str:
+    from orchestrator.document import document  # pandas comes with it
+
+    return document(name, code, problems=problems, resume=resume)
+
+
+def _attach_command(cluster: Path, name: str, manner: Manner) -> str:
+    words = ["--cluster", str(cluster), "--attach", name, *manner.words]
+    return f"python -m orchestrator.sweep {shlex.join(words)}"
+
+
+def _tell(line: str, out: TextIO) -> None:
     if _is_said(line) and not _CODE.match(line):
-        print(line, flush=True)
+        print(line, file=out, flush=True)
 
 
 def _is_said(line: str) -> bool:
@@ -144,19 +213,22 @@ def _is_said(line: str) -> bool:
     )
 
 
-def _leave(head: Head, cluster: Path, name: str, job: str) -> int:
+def _leave(head: Head, cluster: Path, name: str, job: str, manner: Manner) -> int:
     """After Ctrl-C: ask whether the sweep shall run on; with nobody to ask, it does."""
-    again = f"python -m orchestrator.sweep --cluster {cluster} --attach {shlex.quote(name)}"
-    answer = input("leave it running? [Y/n] ") if sys.stdin.isatty() else ""
-    if answer.strip().lower().startswith("n"):
+    again = _attach_command(cluster, name, manner)
+    asks = sys.stdin.isatty() and not manner.as_json  # the question would be on standard output
+    if (input("leave it running? [Y/n] ") if asks else "").strip().lower().startswith("n"):
         head.run(f"bash ~/foml/job.sh stop {shlex.quote(job)}")
-        print(f"stopping; its chunks in flight are finished. Look at it: {again}", file=sys.stderr)
+        told = f"stopping; its chunks in flight are finished. Look at it: {again}"
     else:
-        print(f"it runs on. Look at it: {again}", file=sys.stderr)
+        told = f"it runs on. Look at it: {again}"
+    print(told, file=sys.stderr)
+    if manner.as_json:
+        print(_document(name, 130, [told], again))
     return 130
 
 
-def _same_state(head: Head) -> None:
+def _same_state(head: Head, manner: Manner) -> None:
     """Refuse to run another state of the project than the one here.
 
     Raises:
@@ -171,4 +243,4 @@ def _same_state(head: Head) -> None:
         remedy = f"python -m orchestrator.ship && ray up -y {head.file}"
         raise OrchestratorError(fault(str(head.file), "", rule, remedy=remedy))
     if "true" in (here[1], there[1]):
-        print("note: changes that are not committed run on the cluster as they were shipped", file=sys.stderr)
+        manner.say("note: changes that are not committed run on the cluster as they were shipped")

@@ -7,6 +7,7 @@ configuration with a seed that diverged or is missing is shown as such, and is n
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from orchestrator.descent import Descent
 from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.results import SweepRuns
+from orchestrator.schedule_chart import schedule
+from orchestrator.tracked_tables import TEST_FILE
 from orchestrator.tracking_database import DEFAULT_URI, first_line
 
 THRESHOLDS = (0.3, 0.2, 0.1)
@@ -121,6 +124,8 @@ def _write_files(
     from orchestrator.page import page
 
     drawn = charts.all_charts(sweep, rows, curves)
+    if (populations := schedule(sweep.name, rows, curves, descents)) is not None:
+        drawn.append(populations)
     for chart in drawn:
         figures.draw(chart, [folder / f"{chart.name}.png", folder / f"{chart.name}.svg"], dpi)
     (folder / "report.html").write_text(page(sweep, rows, drawn, descents), encoding="utf-8")
@@ -150,6 +155,10 @@ def _mixed_as_text(table: pd.DataFrame) -> pd.DataFrame:
 
 def _test_errors(sweep: SweepRuns) -> pd.DataFrame:
     errors = results.test_errors_of(sweep)
+    if errors.empty and any(TEST_FILE in of.digests for of in sweep.configurations):
+        rule = "no configuration has test errors that can be read"
+        again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)}"
+        raise OrchestratorError(fault("--test", "", rule, sweep.name, f"{again} writes them again"))
     if errors.empty:
         rule = "no configuration has test errors: they are there once one is complete"
         raise OrchestratorError(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import tempfile
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +16,10 @@ from orchestrator import metrics
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.run_names import from_text, sweep_key, unlisted
 from orchestrator.run_tree import PARENT, POPULATION, STOPPED_AT, search
+from orchestrator.tracked_tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
 from orchestrator.tracking_database import DEFAULT_URI, in_one_line, open_existing
 from orchestrator.tracking_points import ADAPTATION, REGRET
-from orchestrator.tracking_projection import CURVES_FILE, DIGEST, TEST_FILE
 
-HINDSIGHT_FILE = "hindsight.parquet"
-"""Of the sweep's own run: what `orchestrator.hindsight.reference` came to."""
 _NO_LOSS = ("icarl",)
 """Learners that predict distances: their cross-entropy means little beside others'."""
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
@@ -135,7 +131,7 @@ def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | N
 def curves_of(sweep: SweepRuns) -> pd.DataFrame:
     """`load_curves` of a sweep that was found before."""
     with in_one_line(sweep.client.tracking_uri), ThreadPoolExecutor(_AT_ONCE) as pool:
-        parts = list(pool.map(lambda of: _points(sweep.client, of), sweep.configurations))
+        parts = list(pool.map(lambda of: _points(sweep, of), sweep.configurations))
     varying = _varying(sweep.configurations)
     frames = []
     for of, part in zip(sweep.configurations, parts, strict=True):
@@ -154,7 +150,7 @@ def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:
     """
     frames = []
     for of in sweep.configurations:
-        points = _table(sweep.client, of, TEST_FILE) if of.complete else None
+        points = _table(sweep, of, TEST_FILE) if of.complete else None
         if points is not None and len(points):
             frames.append(points.assign(configuration=of.hash, label=of.label, learner=of.learner)[list(COLUMNS)])
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
@@ -193,7 +189,7 @@ def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
 
 def with_regret(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
     """The curves, and `regret` of every seed whose reference `orchestrator.regret` has kept with the sweep."""
-    reference = _kept(sweep.client, sweep.run_id, HINDSIGHT_FILE)
+    reference = _hindsight(sweep)
     if reference is None:
         return curves
     of_seed = {str(seed): table for seed, table in reference.sort_values("task").groupby("seed")}
@@ -279,51 +275,51 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         metrics=dict(run.data.metrics),
         seeds=tuple(sorted(seeds, key=lambda each: each.seed)),
         population=tags.get(POPULATION, ""),
-        digests={name: digest for name in (CURVES_FILE, TEST_FILE) if (digest := tags.get(DIGEST + name))},
+        digests=digests(tags),
     )
 
 
-def _points(client: Any, of: ConfigurationRuns) -> pd.DataFrame:
+def _points(sweep: SweepRuns, of: ConfigurationRuns) -> pd.DataFrame:
     """The points of a configuration's seeds: from the table that a complete one has, which spares MLflow a request for
     every curve; else from its histories."""
-    if of.complete and (table := _table(client, of, CURVES_FILE)) is not None:
+    if of.complete and (table := _table(sweep, of, CURVES_FILE)) is not None:
         return table
     rows = [
         (run.seed, name, point.step, point.value)
         for run in of.seeds
         for name in run.metrics
-        for point in client.get_metric_history(run.run_id, name)
+        for point in sweep.client.get_metric_history(run.run_id, name)
     ]
     return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])
 
 
-def _table(client: Any, of: ConfigurationRuns, name: str) -> pd.DataFrame | None:
+def _table(sweep: SweepRuns, of: ConfigurationRuns, name: str) -> pd.DataFrame | None:
     """A table that a configuration has as an artifact; None if there is none, or it is damaged or out of reach."""
+    what = f"{name} of {of.label} (run {of.run_id})"
+    instead = "its test errors are left out" if name == TEST_FILE else "its curves are read from the metrics"
+    again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again from the chunk files"
+    return _read_or_tell(sweep.client, of.run_id, name, of.digests, what, f"{instead}; {again}")
+
+
+def _hindsight(sweep: SweepRuns) -> pd.DataFrame | None:
+    """The reference of regret that is kept with a sweep; None if there is none, or it is damaged or out of reach."""
+    what = f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id})"
+    remedy = f"regret is left out; python -m orchestrator.regret {shlex.quote(sweep.name)} fits it again"
+    return _read_or_tell(sweep.client, sweep.run_id, HINDSIGHT_FILE, digests(sweep.tags), what, remedy)
+
+
+def _read_or_tell(
+    client: Any, run_id: str, name: str, known: Mapping[str, str], what: str, remedy: str
+) -> pd.DataFrame | None:
+    """A table; of one that is damaged the log has a line, and there is none."""
     from mlflow.exceptions import MlflowException
 
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(client.download_artifacts(of.run_id, name, folder))
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            if digest != of.digests.get(name, digest):
-                raise ValueError("it is not as it was written")
-            return pd.read_parquet(path)
+        return read(client, run_id, name, known.get(name))
     except (MlflowException, OSError):
         return None
-    except ValueError as error:
-        remedy = "delete this run in MLflow and resume the sweep: it is written again from its chunk files"
-        logger.warning("%s of %s (run %s): damaged, and left out (%s); %s", name, of.label, of.run_id, error, remedy)
-        return None
-
-
-def _kept(client: Any, run_id: str, name: str) -> pd.DataFrame | None:
-    """A table that a run may have as an artifact."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            return pd.read_parquet(client.download_artifacts(run_id, name, folder))
-    except (MlflowException, OSError, ValueError):
+    except DamagedTable as error:
+        logger.warning("%s: %s; %s", what, error, remedy)
         return None
 
 

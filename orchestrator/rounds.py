@@ -8,7 +8,6 @@ it is made again from the chunk files, and is the same.
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -19,12 +18,14 @@ from typing import Any
 from orchestrator import pbt
 from orchestrator.journal import Journal
 from orchestrator.legs import Leg, Stage
-from orchestrator.plan import Population, Trial, generator
+from orchestrator.plan import Population, Trial, generator, short_hash
 
 COPIED_FROM = "hyper/copied_from"
 """The curve that has a point where a member copied another: that one's number in the population."""
 
-logger = logging.getLogger(__name__)
+DAMAGED = "damaged-"
+"""Stands before the name of a schedule that was set aside: it is kept, and read no more."""
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Rounds:
         interval = population.options.interval
         self.interval = -(-total_batches // 10) if interval is None else -(-interval // size)
         self._ends = [*range(self.interval, total_batches, self.interval), total_batches]
-        self.decided = _read(self.path, population)
+        self.decided = _known(self.path, population)
         self._lost: dict[str, str] = {}  # failed in the round that is under way
         self._arrived: dict[str, float] = {}
         self._waiting: deque[str] = deque()
@@ -182,12 +183,45 @@ class Rounds:
             ],
             "rounds": [asdict(round_) for round_ in self.decided],
         }
-        self._journal.keep(self.path, json.dumps(content, indent=2))
+        self._journal.keep(self.path, json.dumps({"digest": short_hash(content, 64), **content}, indent=2))
+
+
+def set_aside(root: Path, population: Population) -> str:
+    """Rename a population's schedule if it is damaged: it can be had from the chunk files. Returns a line about it."""
+    path = population.file(root)
+    try:
+        _read(path, population)
+        return ""
+    except _DAMAGE as error:
+        path.replace(path.with_name(DAMAGED + path.name))
+        reason = " ".join(str(error).split()) or type(error).__name__
+        kept = f"the damaged one is kept as {DAMAGED}{path.name}"
+        return f"{path}: damaged ({reason}); the schedule is made again from the chunk files; {kept}"
+
+
+def write_schedules(journal: Journal, total_batches: int, metric: str, ended: Collection[str]) -> None:
+    """Make the schedules again that are not there, of populations that have come to their end."""
+    for population in journal.plan.populations:
+        if not population.file(journal.root).exists():
+            Rounds(population, total_batches, metric, journal, ended)
+
+
+def checked(text: str) -> dict[str, Any]:
+    """The content of a schedule.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is damaged.
+    """
+    content: dict[str, Any] = json.loads(text)
+    digest = content.pop("digest", None)  # those of earlier versions have none
+    if digest is not None and digest != short_hash(content, 64):
+        raise ValueError("its digest is that of another content")
+    return content
 
 
 def failed_before(root: Path, population: Population) -> dict[str, str]:
     """Key → reason, of the members that are out of a population already."""
-    rounds = _read(population.file(root), population)
+    rounds = _known(population.file(root), population)
     return {key: reason for round_ in rounds for key, reason in round_.failed.items()}
 
 
@@ -196,17 +230,22 @@ def _marks(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _read(path: Path, population: Population) -> list[Round]:
-    """The rounds in a schedule; none if there is no whole one, for they can be had from the chunk files."""
+    """The rounds in a schedule; none if there is no file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["population"] != population.hash:
-            raise ValueError(f"population must be {population.hash} (got {content['population']})")
-        return [
-            Round(each["at"], each["fitness"], tuple(pbt.Copy(**copy) for copy in each["copies"]), each["failed"])
-            for each in content["rounds"]
-        ]
+        content = checked(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("%s: damaged (%s); the schedule is made again from the chunk files", path, error)
+    if content["population"] != population.hash:
+        raise ValueError(f"population must be {population.hash} (got {content['population']})")
+    return [
+        Round(each["at"], each["fitness"], tuple(pbt.Copy(**copy) for copy in each["copies"]), each["failed"])
+        for each in content["rounds"]
+    ]
+
+
+def _known(path: Path, population: Population) -> list[Round]:
+    """The rounds in a schedule; none if there is no whole one, for they can be had from the chunk files."""
+    try:
+        return _read(path, population)
+    except _DAMAGE:
         return []

@@ -11,12 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from orchestrator import tracked_tables
 from orchestrator.plan import RESULTS_VERSION, Configuration, Plan, Trial, short_hash
 from orchestrator.run_names import listed, parameters, sweep_key
 from orchestrator.tracking_database import connect, experiment_id
 from orchestrator.tracking_points import Point
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 METRICS_PER_CALL = 1_000
 ENTRIES_PER_CALL = 100
@@ -178,14 +182,24 @@ class RunTree:
         """(metric, step) of every point of a configuration's own run."""
         return self.points_of(self._client.get_run(self.configuration(configuration)))
 
-    def is_complete(self, configuration: Configuration) -> bool:
-        """Whether everything about a configuration and all its seeds has been written, by whomever."""
+    def complete_run(self, configuration: Configuration) -> Any:
+        """The run of a configuration of which everything, and of all its seeds, has been written, by whomever; None if
+        that is not so."""
         run = self._of_configuration(configuration).get(f"{sweep_key(self._plan.name)}/{configuration.hash}")
-        return (
-            run is not None
-            and run.info.status == "FINISHED"
-            and run.data.tags.get("foml.complete_for") == self._seeds(configuration)
-        )
+        if run is None or run.info.status != "FINISHED":
+            return None
+        return run if run.data.tags.get("foml.complete_for") == self._seeds(configuration) else None
+
+    def damaged_tables(self, run: Any) -> dict[str, str]:
+        """Which of a run's tables are not as they were written or no longer there, and what is the matter."""
+        known = tracked_tables.digests(run.data.tags)
+        return tracked_tables.damaged(self._client, run.info.run_id, known)
+
+    def keep_tables(
+        self, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Mapping[str, str] | None = None
+    ) -> None:
+        """Keep tables with a run, in the place of those that may be there, and set its tags."""
+        tracked_tables.keep(self._client, run_id, tables, _cut(tags or {}))
 
     def complete(self, configuration: Configuration) -> None:
         """Mark a configuration as complete: the last thing that is written about it."""

@@ -27,6 +27,8 @@ SHARED_STORES = "~stores"
 """The folder in a sweep's storage where stores are put that only the driver has; no sweep's folder begins with ~."""
 _LOOK_S = 2.0
 _WAIT_S = 60.0
+_KNOWN_S = 30.0
+"""How long a node may be in Ray's list while no actor can be placed there: it has just joined, or has just gone."""
 
 
 class StreamActor:
@@ -198,31 +200,45 @@ class StreamActors:
 
     def _provide(self, nodes: dict[str, str]) -> list[str]:
         """Start actors on these nodes. Returns a line for each that can have none; one that is gone is no fault."""
-        own = ray.get_runtime_context().get_node_id()
         started = {node: self._start(node) for node in nodes}
-        where = self._root.as_uri() if self._mirror is None else self._mirror.address
         blind, faults = [], []
         for node, actor in started.items():
-            try:
-                if node != own and not ray.get(actor.sees.remote(where, self._marker.name)):
-                    blind.append(nodes[node])
-                    continue
-                if node != own and self._shared and not ray.get(actor.has.remote(self._addresses[0])):
-                    share(self._store, self._shared)
-                ray.get(actor.path.remote())
-                self._handles[node] = actor
-            except ray.exceptions.RayTaskError as error:
-                faults += [f"node {nodes[node]}: {line}" for line in getattr(error.cause, "faults", [str(error.cause)])]
-            except ray.exceptions.RayActorError as error:
-                if node in _nodes():
-                    reason = str(error).splitlines()[0]
-                    faults.append(f"node {nodes[node]}: the stream actor cannot run there: {reason}")
+            until = time.monotonic() + _KNOWN_S
+            while True:
+                try:
+                    if not self._provided(node, actor):
+                        blind.append(nodes[node])
+                except ray.exceptions.RayTaskError as error:
+                    lines = getattr(error.cause, "faults", [str(error.cause)])
+                    faults += [f"node {nodes[node]}: {line}" for line in lines]
+                except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
+                    if node in _nodes():
+                        unknown = isinstance(error, ray.exceptions.ActorUnschedulableError)
+                        if unknown and time.monotonic() < until:  # a node that has just joined, or has just gone
+                            time.sleep(0.5)
+                            actor = self._start(node)
+                            continue
+                        reason = str(error).splitlines()[0]
+                        faults.append(f"node {nodes[node]}: the stream actor cannot run there: {reason}")
+                break
         if blind:
             rule = f"must be a folder that every node sees; not seen from {', '.join(sorted(blind))}"
             remedy = "put it on shared storage, such as storage=/srv/foml/results or storage=s3://bucket/results"
             got = self._root.parent if self._mirror is None else shown(self._storage)
             faults.insert(0, fault("storage", "", rule, got, remedy))
         return faults
+
+    def _provided(self, node: str, actor: Any) -> bool:
+        """See to it that the actor has the store. Returns whether its node sees the sweep's folder."""
+        if node != ray.get_runtime_context().get_node_id():
+            where = self._root.as_uri() if self._mirror is None else self._mirror.address
+            if not ray.get(actor.sees.remote(where, self._marker.name)):
+                return False
+            if self._shared and not ray.get(actor.has.remote(self._addresses[0])):
+                share(self._store, self._shared)
+        ray.get(actor.path.remote())
+        self._handles[node] = actor
+        return True
 
     def _start(self, node: str) -> Any:
         actor = ray.remote(StreamActor).options(

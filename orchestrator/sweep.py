@@ -45,7 +45,7 @@ from orchestrator.launch import (
 from orchestrator.plan import make_plan
 from orchestrator.progress import Progress
 from orchestrator.ray_health import output_to
-from orchestrator.rounds import failed_before
+from orchestrator.rounds import failed_before, set_aside, write_schedules
 from orchestrator.schedulers import RunAll, check_interval
 from orchestrator.search import Search
 from orchestrator.source import StoreSource
@@ -59,6 +59,7 @@ from streams.store import TaskStore
 from streams.transport import localise
 
 if TYPE_CHECKING:
+    from orchestrator.forecast import Forecast
     from orchestrator.tracking import Writer
 
 RAY_LOG = "ray.log"
@@ -251,16 +252,19 @@ def _run_open_trials(
         writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
     known = f", {len(outcome.ended)} of them ended before" if outcome.ended else ""
     for population in plan.populations:
+        if line := set_aside(journal.root, population):
+            telling.say(line)
         outcome.failed |= failed_before(journal.root, population)
+    total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
     if plan.size == len(outcome.ended) + len(outcome.failed):
         telling.say(f"{sweep.name}: {plan.size} trials{known}")
+        write_schedules(journal, total, sweep.document.objective.metric, outcome.ended)
         return
     ledger = open_ledger(sweep, journal.root)
     if ledger.exhausted:
         telling.say(f"{sweep.name}: {plan.size} trials{known}; budget reached, none is started")
         outcome.spent, outcome.over_budget = ledger.text(), ledger.words()
         return
-    total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
     search = Search(sweep, journal, outcome.ended, total, ledger)
 
     def lost(reason: str) -> None:
@@ -315,14 +319,13 @@ def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
     ]
 
 
-def plan_text(sweep: Sweep) -> str:
-    """What `--plan` prints: every trial with its hash and what it will cost."""
-    from orchestrator import cost
+def forecast(sweep: Sweep, telling: Telling | None = None) -> Forecast:
+    """What `--plan` tells: every trial with its hash, what is done of it, and what it will cost."""
+    from orchestrator import forecast
 
-    store = open_store(sweep)
-    return cost.plan_text(
-        sweep, Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash)), store
-    )
+    store = open_store(sweep, telling)
+    journal = Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash))
+    return forecast.forecast(sweep, journal, store)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -346,9 +349,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if arguments.cluster is None and (arguments.detach or arguments.attach):
         parser.error("--detach and --attach go with --cluster FILE")
     if arguments.cluster is not None and (arguments.local or arguments.plan or arguments.resume):
-        parser.error("--cluster goes with FILE, key=value, --rerun, --detach or --attach; it resumes what was begun")
-    if (arguments.quiet or arguments.json) and (arguments.cluster is not None or arguments.plan):
-        parser.error("--quiet and --json go with a sweep that runs here: no --cluster or --plan beside them")
+        allowed = "FILE, key=value, --rerun, --detach, --attach, --json or --quiet"
+        parser.error(f"--cluster goes with {allowed}; it resumes what was begun")
     if arguments.attach and (arguments.words or arguments.detach or arguments.rerun):
         parser.error("--attach takes no other words")
     if len(files) > 1:
@@ -366,12 +368,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.cluster is not None:
             from orchestrator import remote
 
+            cluster, manner = arguments.cluster, remote.Manner(arguments.quiet, arguments.json)
             if arguments.attach:
-                return remote.attach(arguments.cluster, arguments.attach)
-            words = ["--rerun"] if arguments.rerun else []
-            return remote.submit(arguments.cluster, arguments.file, arguments.overrides, words, arguments.detach)
+                return remote.attach(cluster, arguments.attach, manner)
+            file, words = arguments.file, arguments.overrides
+            return remote.submit(cluster, file, words, arguments.rerun, arguments.detach, manner)
         if arguments.plan:
-            print(plan_text(config.load(arguments.file, arguments.overrides)))
+            with redirect_stdout(sys.stderr):
+                planned = forecast(config.load(arguments.file, arguments.overrides), Telling(arguments.quiet))
+            print(planned.json if arguments.json else planned.line if arguments.quiet else planned.text)
             return ALL_WELL
         with redirect_stdout(sys.stderr):  # standard output is for the result
             result = run_sweep(

@@ -6,12 +6,12 @@ again: it sends what is lacking.
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -21,15 +21,14 @@ from orchestrator.plan import Configuration, Plan, Trial
 from orchestrator.provenance import Provenance
 from orchestrator.run_tree import STOPPED_AT, RunTree, SeedRun
 from orchestrator.storage import Mirror
+from orchestrator.tracked_tables import CURVES_FILE, TEST_FILE
 from orchestrator.tracking_database import connect, experiment_id
 from orchestrator.trial_log import machine_tags
 
 LEARNER_FILE = "learner.pt"
-CURVES_FILE = "curves.parquet"
-TEST_FILE = "test_error.parquet"
-DIGEST = "foml.sha256."
-"""Before a table's name: the tag that holds its SHA-256, so that readers notice damage."""
 _COLUMNS = ["seed", "metric", "step", "value"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -204,13 +203,27 @@ class Projection:
         """Write all that is known of a trial that has ended, and how it ended."""
         if not stack.settled:
             tree, configuration = self.open(), stack.trial.configuration
-            if stack.status == "FINISHED" and stack.seed_runs is None and tree.is_complete(configuration):
-                self._complete.add(configuration.hash)  # an earlier driver has seen to it
+            run = tree.complete_run(configuration) if stack.status == "FINISHED" and stack.seed_runs is None else None
+            if run is not None:  # an earlier driver has seen to it
+                self._mend(configuration, run)
+                self._complete.add(configuration.hash)
             elif stack.status != "KILLED" or self._started(stack):
                 self._end_seeds(stack, tree)
             stack.settled = True
             stack.seed_runs = stack.curves = None
         self._settle_configuration(stack.trial.configuration)
+
+    def _mend(self, configuration: Configuration, run: Any) -> None:
+        """Write again, from the chunk files, what is damaged or gone of a complete configuration's tables."""
+        if configuration.hash in self._complete or not (damaged := self.open().damaged_tables(run)):
+            return
+        stacks = [stack for stack in self.stacks() if stack.trial.configuration.hash == configuration.hash]
+        curves, finals = zip(*(self._measured(stack) for stack in stacks), strict=True)
+        tables = _tables(curves, finals)
+        self.open().keep_tables(run.info.run_id, {name: tables[name] for name in damaged})
+        for name, what in damaged.items():
+            of = f"{name} of {configuration.label} (run {run.info.run_id})"
+            logger.warning("%s: %s; written again from the chunk files", of, what)
 
     def _end_seeds(self, stack: Stack, tree: RunTree) -> None:
         runs = self._open_stack(stack)
@@ -289,15 +302,15 @@ class Projection:
             folder = self._folder(stack)
             for file in (folder / LEARNER_FILE, *sorted(folder.glob("learner-*.pt"))):
                 tree.artifact(run_id, file, "checkpoint" if index == 0 else f"checkpoint/{stack.trial.key}")
-        with tempfile.TemporaryDirectory() as scratch:
-            for name, table in ((CURVES_FILE, frame(curves, finals)), (TEST_FILE, test_frame(curves))):
-                table.to_parquet(Path(scratch) / name, index=False)
-                tags[DIGEST + name] = hashlib.sha256((Path(scratch) / name).read_bytes()).hexdigest()
-            tree.tag(run_id, tags)  # readers look at a table once its digest is there
-            for name in (CURVES_FILE, TEST_FILE):
-                tree.artifact(run_id, Path(scratch) / name)
+        tree.keep_tables(run_id, _tables(curves, finals), tags)
         tree.complete(configuration)
         self._complete.add(configuration.hash)
+
+
+def _tables(
+    curves: Sequence[Curves], finals: Sequence[Sequence[Sequence[tracking_points.Point]]]
+) -> dict[str, pd.DataFrame]:
+    return {CURVES_FILE: frame(curves, finals), TEST_FILE: test_frame(curves)}
 
 
 def frame(curves: Sequence[Curves], finals: Sequence[Sequence[Sequence[tracking_points.Point]]]) -> pd.DataFrame:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator import budget, chunks, config, cost
+from orchestrator import budget, chunks, config
 from orchestrator.budget import Budget, Ledger, Price, Rates
 from orchestrator.errors import ConfigError
+from orchestrator.forecast import forecast
 from orchestrator.journal import Journal
 from orchestrator.metrics import Curves
 from orchestrator.plan import make_plan
@@ -124,7 +125,7 @@ def test_a_sweep_stops_starting_trials_and_goes_on_with_a_greater_budget(tmp_pat
 
     sweep = config.load(folder / "sweep.yaml", [f"resources.cpus={cpus}", f"storage={folder}/results"])
     store = open_store(sweep)
-    plan = cost.plan_text(sweep, Journal.look(folder / "results/tiny", make_plan(sweep, store.hash)), store)
+    plan = forecast(sweep, Journal.look(folder / "results/tiny", make_plan(sweep, store.hash)), store).text
     assert f"budget: {told}" in plan
     assert re.search(r"cost: about \S+ CPU-hours, \d+\.\d\d USD", plan)
     again = run_here(folder, "--resume", "tiny")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import tracking
-from orchestrator.descent import Descent, Part, explained, read
+from orchestrator.descent import Descent, Part, Way, explained, read
 from orchestrator.pbt import Copy
-from orchestrator.plan import Plan, Population, Trial
+from orchestrator.plan import Plan, Population, Trial, short_hash
 from orchestrator.report import write_report
 from orchestrator.results import find_sweep
 from orchestrator.schedulers import PbtOptions
@@ -60,6 +60,14 @@ def test_where_a_state_came_from() -> None:
     assert descent().of("hash of another") is None
 
 
+def test_the_way_of_each_member() -> None:
+    first, second, third = descent().ways({"hash a": 12, "hash b": 8, "hash c": 6})
+    assert first == Way("member a", "hash a", (0, 8), ({"beta1": 0.1}, {"beta1": 0.1}), ("", "member c"), 12)
+    assert second == Way("member b", "hash b", (0, 8), ({"beta1": 0.2}, {"beta1": 0.064}), ("", "member c"), 8)
+    assert third == Way("member c", "hash c", (0, 4), ({"beta1": 0.3}, {"beta1": 0.08}), ("", "member a"), 6)
+    assert descent().ways({})[2].stop == 8  # as far as the schedule knows
+
+
 def test_the_best_one_is_explained() -> None:
     assert explained([descent()], "hash b", "member b").splitlines() == [
         "member b is no constant configuration: its values changed on the way. Its learner came to be like this:",
@@ -79,7 +87,9 @@ def test_a_member_that_copied_nobody_is_a_constant_configuration() -> None:
     assert explained([alone], "hash b", "member b") == told
 
 
-def test_the_report_shows_the_schedule(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_report_shows_the_schedule(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
     uri = new_database(tmp_path_factory, tmp_path)
     made = [configuration("foml", beta1=values["beta1"]) for values in VALUES.values()]
     members = tuple(
@@ -103,6 +113,8 @@ def test_the_report_shows_the_schedule(tmp_path: Path, tmp_path_factory: pytest.
     for name, member in keys.items():
         text = text.replace(f'"hash {name}"', f'"{member.configuration.hash}"').replace(f'"{name}"', f'"{member.key}"')
         text = text.replace(f'"member {name}"', f'"{member.configuration.label}"')
+    content = json.loads(text)
+    text = json.dumps({"digest": short_hash(content, 64), **content})
     plan.populations[0].file(sweep.root).write_text(text)
     writer = tracking.Writer(uri, "experiment", plan, sweep.root, {}, START_MS)
     writer.start()
@@ -112,15 +124,27 @@ def test_the_report_shows_the_schedule(tmp_path: Path, tmp_path_factory: pytest.
     assert writer.drain() == []
     writer.close("FINISHED")
     found = find_sweep("pop", uri)
-    assert [each.content for each in read(found)] == [json.loads(text)]
+    assert [each.content for each in read(found)] == [content]
     out = tmp_path / "report"
     report = write_report("pop", uri, out)
     assert (out / "copies.csv").read_text(encoding="utf-8").splitlines()[:2] == [
         "population,after datapoints,member,its error,copied,the error of that,beta1",
         "foml K=5,40,foml member 3,0.7000,foml member 1,0.5000,0.3 → 0.08",
     ]
+    assert {path.name for path in report.paths} >= {"schedule.png", "schedule.svg"}
     page = (out / "report.html").read_text(encoding="utf-8")
+    assert '<div class="panels" id="schedule">' in page and "foml member 3 copied foml member 1" in page
     assert "<h2>Who copied whom</h2>" in page and "<td>0.3 → 0.08</td>" in page
     assert report.explained.startswith(f"{report.best} is no constant configuration")
     assert report.table.count("member of a population") == 3
     assert {of.parameters["beta1_at_first"] for of in found.configurations} == {0.1, 0.2, 0.3}
+
+    # A changed number is no other schedule, but damage: there is a digest in the file.
+    (kept,) = (tmp_path / "store").rglob("population-abc.json")
+    for spoilt in (text.replace("0.08", "0.09"), text[:99]):
+        caplog.clear()
+        kept.write_text(spoilt)
+        assert read(found) == []
+        (line,) = (record.getMessage() for record in caplog.records)
+        assert line.startswith(f"population-abc.json of the sweep (run {found.run_id}): damaged (")
+        assert line.endswith("; who copied whom is left out; python -m orchestrator.sweep --resume pop writes it again")

@@ -13,9 +13,11 @@ from mlflow.tracking import MlflowClient
 from learners import networks
 from orchestrator import hindsight, metrics, protocol, regret, report, results
 from orchestrator.errors import OrchestratorError
+from orchestrator.tracked_tables import HINDSIGHT_FILE
 from streams import schedule
 from streams.store import TaskStore
 from streams.stream import Stream
+from tests.orchestrator.computed_sweep import flip
 from tests.orchestrator.real_sweep import curves_of, folder_with, run, uri
 
 SMALL = """
@@ -72,7 +74,12 @@ def test_regret_in_closed_form() -> None:
     assert np.isnan(metrics.regret(loss, np.array([1, 4]), np.array([0.5, 1.0]))).tolist() == [False, True]
 
 
-def test_regret_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_regret_of_a_sweep(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     folder = folder_with(tmp_path, SMALL)
     assert run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}").returncode == 0
     command = [sys.executable, "-m", "orchestrator.regret", "small", "--epochs", "3"]
@@ -81,7 +88,7 @@ def test_regret_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     sweep = results.find_sweep("small", uri(folder))
     online = next(of for of in sweep.configurations if of.learner == "online")
     client = MlflowClient(uri(folder))
-    path = client.download_artifacts(sweep.run_id, results.HINDSIGHT_FILE, str(tmp_path))
+    path = client.download_artifacts(sweep.run_id, HINDSIGHT_FILE, str(tmp_path))
     reference = pd.read_parquet(path)
     curves = next(each for key, each in curves_of(folder, "small").items() if key.startswith(online.hash))
     last = []
@@ -106,6 +113,19 @@ def test_regret_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     page = (folder / "reports/small/report.html").read_text()
     assert "Regret against hindsight" in page and "Forward transfer" in page
     assert (folder / "reports/small/transfer.png").exists()
+    flip(next(folder.glob(f"mlartifacts/*/{sweep.run_id}/artifacts/{HINDSIGHT_FILE}")))
+    curves_before = results.load_curves("small", uri(folder))
+    caplog.clear()
+    again = results.with_regret(results.find_sweep("small", uri(folder)), curves_before)
+    assert again.equals(curves_before)  # without regret
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(
+        f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id}): damaged (it is not as it was written); "
+    )
+    assert line.endswith("python -m orchestrator.regret small fits it again")
+    assert regret.main(["small", "--epochs", "3"]) == 0
+    path = client.download_artifacts(sweep.run_id, HINDSIGHT_FILE, str(tmp_path))
+    assert pd.read_parquet(path).equals(reference)
     capsys.readouterr()
     assert regret.main(["small", "--epochs", "4"]) == 2
     assert capsys.readouterr().err.startswith("--epochs: this sweep's regret was computed with 3")

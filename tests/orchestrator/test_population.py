@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,18 @@ import torch
 
 from learners import checkpoint
 from orchestrator import chunks, config, pbt, protocol, rerun
+from orchestrator.descent import read
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan import generator, make_plan
 from orchestrator.results import find_sweep, load_curves
+from orchestrator.schedule_chart import schedule
 from orchestrator.sweep import open_store
+from tests.orchestrator.computed_sweep import flip
 from tests.orchestrator.real_sweep import (
     assert_same,
+    command_line,
     curves_of,
+    family,
     folder_with,
     run,
     run_here,
@@ -145,10 +151,57 @@ def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pyt
     assert "Traceback" not in done.stderr
     with pytest.raises(OrchestratorError, match="is a member of a population"):
         rerun.rerun(sweep.configurations[0].run_id, uri(folder))
+    # The report draws the schedule.
+    drawn = schedule("population", [], frame, read(sweep))
+    assert drawn is not None and [panel.title for panel in drawn.panels] == ["alpha1", "beta1", "beta2"]
+    for panel in drawn.panels:
+        lines = [series for series in panel.series if series.kind == "line"]
+        assert [line.x[-1] for line in lines] == [TOTAL] * 3
+        for line, of in zip(lines, sorted(sweep.configurations, key=lambda of: of.label), strict=True):
+            own = frame[(frame.configuration == of.hash) & (frame.metric == f"hyper/{panel.title}") & (frame.seed == 0)]
+            assert own.step.tolist() == [0, ROUND, 2 * ROUND]
+            assert [line.y[np.flatnonzero(line.x <= at)[-1]] for at in own.step] == own.value.tolist()
+        marks = [(mark.x[0], mark.y[0]) for mark in panel.series if mark.kind == "points"]
+        assert sorted(marks) == sorted(
+            (round_["at"], copy["after"][panel.title]) for round_ in rounds for copy in round_["copies"]
+        )
+    report = folder / "results/population/report"
+    assert (report / "schedule.png").stat().st_size > 10_000 and (report / "schedule.svg").exists()
+    whole = path.read_text()
+    path.write_text(whole[:300])
     again = run_here(folder, "--resume", "population")
     assert again.returncode == 0
-    assert again.stderr.strip() == "population: 3 trials, 3 of them ended before"
+    damaged, last = again.stderr.splitlines()
+    assert damaged.startswith(f"results/population/{path.name}: damaged (") and "is made again" in damaged
+    assert last == "population: 3 trials, 3 of them ended before"
     assert again.stdout == done.stdout
+    assert path.read_text() == whole
+
+
+@pytest.mark.slow
+def test_a_member_that_is_killed_goes_on_in_its_round(tmp_path: Path) -> None:
+    """In the second round, and in the third, as soon as it has begun: the same command goes on."""
+    folder = folder_with(tmp_path, POPULATION)
+    root = folder / "results" / "population"
+
+    def begun(decided: int) -> Path | None:
+        """The claim of somebody who has begun a leg since so many rounds were decided."""
+        for path in root.glob("population-*.json"):
+            if len(json.loads(path.read_text())["rounds"]) == decided:
+                since = path.stat().st_mtime_ns
+                later = [claim for claim in root.glob("*/attempt-*") if claim.stat().st_mtime_ns > since]
+                return next((claim for claim in later if claim.read_text().endswith("\n")), None)
+        return None
+
+    with running(folder, "sweep.yaml") as it:
+        for decided in (1, 2):
+            claim = wait_for(lambda decided=decided: begun(decided), it)
+            os.kill(int(claim.read_text().split()[1]), signal.SIGKILL)
+        _, errors = it.communicate(timeout=240)
+        assert it.returncode == 0, errors
+    assert errors.count(": its actor died, another goes on from its last chunk: ") == 2 and "Traceback" not in errors
+    assert_as_by_hand(folder)
+    assert statuses(folder) == ["FINISHED"] * (1 + 3 + 6)
 
 
 @pytest.mark.slow
@@ -164,6 +217,11 @@ def test_a_population_that_was_cut_off_goes_on_to_the_same_end(tmp_path: Path, n
             it.send_signal(number)
             it.communicate(timeout=120)
             assert it.returncode == (130 if number == signal.SIGINT else -9)
+    if number == signal.SIGKILL:  # and chunks are damaged: one member's of all but the first round, the others' newest
+        for place, folder_of in enumerate(sorted(path for path in root.iterdir() if list(path.glob("chunk-*")))):
+            newest = sorted(folder_of.glob("chunk-*"), reverse=True)
+            for path in [each for each in newest if int(each.name[6:14]) > ROUND] if place == 0 else newest[:1]:
+                flip(path)
     done = run(folder, "--resume", "population")
     assert done.returncode == 0, done.stderr
     assert_as_by_hand(folder)
@@ -172,3 +230,40 @@ def test_a_population_that_was_cut_off_goes_on_to_the_same_end(tmp_path: Path, n
     online = frame[frame.metric == "online_error"]
     assert len(online) == 3 * 2 * TOTAL
     assert not online.duplicated(["configuration", "seed", "step"]).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("since", ["its copy can be had again", "its copy is gone"])
+def test_a_member_without_a_chunk_begins_anew_where_it_can(tmp_path: Path, since: str) -> None:
+    """One that copied in the first round has lost all its chunks: in the second, or in the last of four."""
+    folder = folder_with(tmp_path, POPULATION.replace("interval: 70", "interval: 50"))
+    root = folder / "results" / "population"
+    reached = 5 + 4 if since == "its copy can be had again" else 15 + 4
+    with running(folder, "sweep.yaml") as it:
+        path = wait_for(lambda: next(root.glob("population-*.json"), None), it)
+        copy = json.loads(path.read_text())["rounds"][0]["copies"][0]
+        member, donor = copy["member"], copy["donor"]
+        wait_for(lambda: next((root / donor).glob(f"chunk-{reached:08d}-*.pt"), None), it)
+        ours = family(it.pid)
+        it.send_signal(signal.SIGKILL)
+        it.communicate(timeout=120)
+    # Nobody writes any more.
+    wait_for(lambda: None if any(command_line(pid) == words for pid, words in ours.items()) else True, None, timeout=90)
+    for chunk in (root / member).glob("chunk-*"):
+        flip(chunk)
+    done = run(folder, "--resume", "population")
+    assert f"{member}/chunk-" in done.stderr and "the trial goes on at the beginning" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    if since == "its copy can be had again":
+        assert done.returncode == 0, done.stderr
+        whole = folder_with(tmp_path / "whole", POPULATION.replace("interval: 70", "interval: 50"))
+        assert run(whole, "sweep.yaml").returncode == 0
+        theirs = curves_of(whole, "population")
+        for key, curves in curves_of(folder, "population").items():
+            assert_same(curves, theirs.pop(key))
+        assert not theirs
+        assert path.read_text() == (whole / "results" / "population" / path.name).read_text()
+    else:
+        assert done.returncode == 1, done.stderr
+        assert "has no whole chunk file of batch 5, which another trial is to go on from" in done.stdout
+        assert sorted(statuses(folder)) == ["FAILED"] * (2 + 2) + ["FINISHED"] * (2 * 3)

@@ -1,18 +1,39 @@
-"""`--cluster`: what is refused before anything is sent. A sweep on a real cluster's head is in tests/cluster."""
+"""`--cluster`: what is refused before anything is sent, and how results come back in each form.
+
+A sweep on a real cluster's head, by ssh, is in tests/cluster. Here the head is this machine: commands and copies go
+through the project's own scripts, and only the way there is shorter.
+"""
 
 import fcntl
+import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 
-from orchestrator import sweep
+from orchestrator import remote, ship, sweep
+from tests.orchestrator.computed_sweep import compute
+from tests.orchestrator.real_sweep import TINY, folder_with
 
 ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = """#!/bin/bash
+case $1 in
+exec) exec bash -c "$3" ;;
+rsync-up | rsync-down) mkdir -p "$(dirname "$4")" && cp -rT "$3" "$4" ;;
+esac
+"""
+PYTHON = f"""#!/bin/bash
+unset RAY_ADDRESS RAY_AUTH_MODE
+export PYTHONPATH={ROOT}
+exec {sys.executable} "$@"
+"""
 
 
 def test_a_cluster_file_with_faults_is_told_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,12 +43,23 @@ def test_a_cluster_file_with_faults_is_told_and_nothing_is_started(capsys: pytes
     assert "Traceback" not in told
 
 
+def test_such_a_refusal_has_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.main(["--cluster", str(ROOT / "cluster.yaml"), "--json"]) == 2
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert told["exit_code"] == 2 and told["problems"] == said.err.splitlines()
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--detach"], "--detach and --attach go with --cluster FILE"),
         (["--attach", "x"], "--detach and --attach go with --cluster FILE"),
-        (["--cluster", "c.yaml", "--local"], "--cluster goes with FILE, key=value, --rerun, --detach or --attach"),
+        (
+            ["--cluster", "c.yaml", "--local"],
+            "--cluster goes with FILE, key=value, --rerun, --detach, --attach, --json",
+        ),
+        (["--cluster", "c.yaml", "--plan"], "--cluster goes with FILE, key=value, --rerun, --detach, --attach, --json"),
         (["--cluster", "c.yaml", "--attach", "x", "seeds=1"], "--attach takes no other words"),
     ],
 )
@@ -61,3 +93,78 @@ def test_of_two_that_start_a_job_at_once_one_does(tmp_path: Path) -> None:
         while os.getpgid(started) != started:  # it makes a session of its own first
             time.sleep(0.01)
         os.killpg(started, signal.SIGKILL)
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The head's shared folder, with a sweep that was computed there; the working directory is the laptop's."""
+    laptop, home, shared = (tmp_path / name for name in ("laptop", "home", "shared"))
+    (laptop / "deploy").mkdir(parents=True)
+    (home / "foml-venv/bin").mkdir(parents=True)
+    (home / "mlflow").mkdir()
+    monkeypatch.setenv("FOML_SHARED", str(shared))
+    compute(folder_with(shared, TINY))  # with the cache that other tests have
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(laptop)
+    ship.make_token(laptop / "token")
+    for name in ("job.sh", "foml.sh"):
+        (home / "foml").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "deploy" / name, home / "foml")
+    (home / "mlflow/env").write_text(f"MLFLOW_TRACKING_URI=sqlite:///{tmp_path}/mlflow.db\n")
+    for path, text in ((home / "foml-venv/bin/python", PYTHON), (tmp_path / "launcher", LAUNCHER)):
+        path.write_text(text)
+        path.chmod(0o755)
+    document = yaml.safe_load((ROOT / "deploy/onprem.yaml").read_text(encoding="utf-8"))
+    document["provider"] |= {"head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2"]}
+    document["auth"] = {"ssh_user": "me", "ssh_private_key": "token"}
+    document["file_mounts"] = {"~/foml": "deploy", "~/.ray/auth_token": "token"}
+    (laptop / "cluster.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    (laptop / "sweep.yaml").write_text(TINY, encoding="utf-8")
+    monkeypatch.setattr(remote, "SHARED", str(shared))
+    monkeypatch.setattr(remote, "Head", partial(remote.Head, launch=[str(tmp_path / "launcher")]))
+    return shared
+
+
+def test_what_a_cluster_says_at_its_end_is_the_last_word_here(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = ["--cluster", "cluster.yaml"]
+    assert sweep.main([*there, "sweep.yaml", "--json"]) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert (told["sweep"], told["exit_code"], told["problems"]) == ("tiny", 0, [])
+    assert told["folder"] == str(shared / "results/tiny")
+    assert told["report"] == str(Path.cwd() / "results/tiny/report")
+    assert Path(told["report"], "report.html").stat().st_size > 100_000
+    assert len(told["configurations"]) == 4 and told["winner"] in told["configurations"]
+    assert "tiny: started on the cluster" in said.err and "4 of them ended before" in said.err
+    assert sweep.main([*there, "--attach", "tiny"]) == 0  # what it said is shown again, as it was said
+    said = capsys.readouterr()
+    shown = said.out.splitlines()
+    begins = shown.index("{")
+    assert json.loads("\n".join(shown[begins:-1])) == told | {"report": str(shared / "results/tiny/report")}
+    assert (shown[begins - 1], shown[-1]) == ("tiny: 4 trials, 4 of them ended before", "report: results/tiny/report")
+    assert sweep.main([*there, "--attach", "tiny", "--quiet"]) == 2
+    assert "it was started without --quiet: look at it without" in capsys.readouterr().err
+
+    assert sweep.main([*there, "sweep.yaml", "--quiet"]) == 0
+    said = capsys.readouterr()
+    best = f"best: {told['winner']['label']}"
+    assert said.out == f"tiny: {best}; exit code 0; report: results/tiny/report\n"
+    assert said.err == ""
+    assert sweep.main([*there, "sweep.yaml", "--json", "--quiet", "chunk=0"]) == 2  # refused here
+    assert json.loads(capsys.readouterr().out)["problems"][0].startswith("sweep.yaml: chunk: must be")
+
+
+def test_one_that_is_killed_or_left_has_a_document(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = ["--cluster", "cluster.yaml"]
+    (shared.parent / "home/foml-venv/bin/python").write_text("#!/bin/bash\nsleep 1\nkill -KILL $$\n")
+    assert sweep.main([*there, "sweep.yaml", "--detach", "--json", "--quiet"]) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    again = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json --quiet"
+    assert (told["sweep"], told["exit_code"], told["resume"], said.err) == ("tiny", 0, again, "")
+    (shared / "results/tiny/report").mkdir()  # of an earlier command
+    assert sweep.main(again.split()[3:]) == 137
+    told = json.loads(capsys.readouterr().out)
+    assert (told["sweep"], told["exit_code"]) == ("tiny", 137)
+    assert told["problems"] == ["tiny: ended without a result; go on with the same command"]

@@ -107,9 +107,40 @@ def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, da
     }  # its curves are from the histories
     assert points == {key: value for key, value in expected.items() if key[0] != thin or key in in_histories(expected)}
     (line,) = (record.getMessage() for record in caplog.records)
-    assert line.startswith("curves.parquet of ") and "damaged, and left out (" in line
+    assert line.startswith("curves.parquet of ") and "): damaged (" in line
     assert results.test_errors_of(results.find_sweep(NASTY, tracking_uri))["configuration"].nunique() == 2
-    assert caplog.records[1].getMessage().startswith("test_error.parquet of ")
+    line = caplog.records[1].getMessage()
+    assert line.startswith("test_error.parquet of ") and "): damaged (" in line
+    assert "; its test errors are left out; python -m orchestrator.sweep --resume " in line
+
+
+@pytest.mark.parametrize("name", ["curves.parquet", "test_error.parquet"])
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def test_a_table_is_written_again_when_the_sweep_is_resumed(sweep, tracking_uri, tmp_path, caplog, name, damage):
+    """From the chunk files, and nothing else of what is complete is touched."""
+    parent = made.write_all(sweep, tracking_uri)
+    found = results.find_sweep(NASTY, tracking_uri)
+    before = as_points(load_curves(NASTY, tracking_uri)), results.test_errors_of(found)
+    spoilt = sorted((tmp_path / "store").rglob(name))[0]
+    damage(spoilt)
+    assert (results.test_errors_of(found)["configuration"].nunique() == 2) == (name == "test_error.parquet")
+    caplog.clear()
+    runs = {of.run_id: found.client.get_run(of.run_id).to_dictionary() for of in found.configurations}
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {"foml.git_commit": "later"}, made.START_MS)
+    writer.start()
+    for trial in sweep.plan.trials:
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    assert writer.close("FINISHED") == parent
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(f"{name} of ") and line.endswith("; written again from the chunk files")
+    assert f"(run {spoilt.parent.parent.name}): " in line
+    caplog.clear()
+    again = results.find_sweep(NASTY, tracking_uri)
+    assert as_points(load_curves(NASTY, tracking_uri)) == before[0]
+    assert results.test_errors_of(again).equals(before[1])
+    assert {of.run_id: found.client.get_run(of.run_id).to_dictionary() for of in again.configurations} == runs
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("damage", [halve, garble, spoil_a_value])

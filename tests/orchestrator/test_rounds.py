@@ -2,12 +2,13 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from orchestrator import chunks, config
+from orchestrator import chunks, config, rounds
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.journal import Journal
 from orchestrator.legs import Leg, Stage
@@ -15,6 +16,7 @@ from orchestrator.metrics import Curves
 from orchestrator.plan import Trial, make_plan
 from orchestrator.run_names import parameters
 from orchestrator.search import Search
+from tests.orchestrator.computed_sweep import flip, halve
 
 TOTAL, ROUND = 12, 4
 SPACES = {"alpha1": {"loguniform": [1e-4, 1e-1]}, "beta1": {"uniform": [0, 1]}}
@@ -99,12 +101,12 @@ def test_a_member_is_told_its_whole_way(tmp_path: Path) -> None:
     of = search(tmp_path)
     keys = one_round(tmp_path, of, ROUND)
     one_round(tmp_path, of, 2 * ROUND)
-    rounds = json.loads(schedule(tmp_path))["rounds"]
+    decided = json.loads(schedule(tmp_path))["rounds"]
     journal = Journal.look(tmp_path, make_plan(sweep(), "store"))
     leg = of.leg(journal.plan.trial(keys[3]))
     assert leg is not None and leg.until == TOTAL and leg.start == 2 * ROUND and leg.kept == (ROUND, 2 * ROUND)
     at_first = journal.plan.populations[0].values(journal.plan.trial(keys[3]))
-    after = rounds[0]["copies"][0]["after"]
+    after = decided[0]["copies"][0]["after"]
     assert after != at_first
     assert [(stage.at, stage.values, stage.donor) for stage in leg.stages] == [
         (0, at_first, ""),
@@ -116,7 +118,7 @@ def test_a_member_is_told_its_whole_way(tmp_path: Path) -> None:
     assert leg.stages[2].marks == marks
 
 
-@pytest.mark.parametrize("loss", ["nothing", "the file", "half of the file"])
+@pytest.mark.parametrize("loss", ["nothing", "the file", "half of the file", "a number"])
 @pytest.mark.parametrize("reached", [ROUND + 2, 2 * ROUND, 2 * ROUND + 1])
 def test_taken_up_again_it_decides_the_same(tmp_path: Path, reached: int, loss: str) -> None:
     """Interrupted when two members had gone on to `reached` and two had not begun their leg."""
@@ -136,6 +138,9 @@ def test_taken_up_again_it_decides_the_same(tmp_path: Path, reached: int, loss: 
         path.unlink()
     elif loss == "half of the file":
         path.write_text(path.read_text()[:200])
+    elif loss == "a number":
+        after = json.loads(path.read_text())["rounds"][0]["copies"][0]["after"]["beta1"]
+        path.write_text(path.read_text().replace(f"{after!r}", f"{after / 2!r}"))
     again = search(cut)
     waiting = []
     while (trial := again.next()) is not None:
@@ -152,6 +157,28 @@ def test_taken_up_again_it_decides_the_same(tmp_path: Path, reached: int, loss: 
             write_chunk(cut, trial, errors(number, 2 * ROUND))
             again.paused(trial, errors(number, 2 * ROUND)[-1])
     assert schedule(cut) == schedule(whole)
+
+
+@pytest.mark.parametrize("damage", [halve, flip])
+def test_a_damaged_schedule_is_set_aside_and_made_again(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """Of a population that has come to its end, too: nobody searches any more."""
+    of = search(tmp_path)
+    keys = one_round(tmp_path, of, ROUND)
+    one_round(tmp_path, of, 2 * ROUND)
+    plan = make_plan(sweep(), "store")
+    for number, key in enumerate(keys):
+        write_chunk(tmp_path, plan.trial(key), errors(number, TOTAL))
+    journal = Journal.look(tmp_path, plan)
+    (population,) = plan.populations
+    whole, path = schedule(tmp_path), population.file(tmp_path)
+    assert rounds.set_aside(tmp_path, population) == ""
+    damage(path)
+    line = rounds.set_aside(tmp_path, population)
+    assert line.startswith(f"{path}: damaged (")
+    assert line.endswith(f"from the chunk files; the damaged one is kept as damaged-{path.name}")
+    assert not path.exists() and path.with_name(f"damaged-{path.name}").exists()
+    rounds.write_schedules(journal, TOTAL, "online_error", set(keys))
+    assert path.read_text() == whole
 
 
 def test_a_member_that_fails_is_out_and_the_others_go_on(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_every_node_has_one_also_those_that_join_later(
     with ray_running(local=False) as found:
         assert (found.cpus, found.gpus, found.node_cpus, found.node_gpus, found.local) == (3, 1, 2, 1, False)
         before = [node["NodeID"] for node in ray.nodes()]
-        with StreamActors(store, None, tmp_path, told.append):
+        with StreamActors(store, None, tmp_path, told.append) as actors:
             for node in before:
                 path, ids = ray.get(read_there.options(**on(node)).remote(store.hash, 7, 20))
                 assert path == str(store.path)
@@ -77,6 +77,10 @@ def test_every_node_has_one_also_those_that_join_later(
             while not told and time.monotonic() < until:
                 time.sleep(0.1)
             assert [line.split(":")[0] for line in told] == ["joined"]
+            assert (
+                actors._provide({"e1" * 28: "10.0.0.9"}) == []
+            )  # it was listed, and is gone: Ray places nothing there
+            assert len(actors._handles) == 3
         with pytest.raises(OrchestratorError, match=r"no stream actor came within 0\.5 s"):
             look_until_gone(store.hash)
     assert list(tmp_path.glob(".seen-*")) == []

@@ -183,8 +183,8 @@ def test_a_refused_command_has_a_document_too(tmp_path: Path) -> None:
     assert (done.returncode, told["exit_code"], told["sweep"], told["winner"]) == (2, 2, None, None)
     assert told["problems"] == done.stderr.strip().splitlines()
     assert told["problems"][0].startswith("sweep.yaml: chunk: must be")
-    both = run_here(folder, "sweep.yaml", "--json", "--plan")
-    assert both.returncode == 2 and "no --cluster or --plan" in both.stderr
+    planned = run_here(folder, "sweep.yaml", "--json", "--plan")
+    assert (planned.returncode, json.loads(planned.stdout)["problems"]) == (2, told["problems"])
 
 
 def test_another_sweep_of_that_name_is_refused(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:

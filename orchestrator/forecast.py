@@ -1,0 +1,241 @@
+"""What `--plan` tells: a plan's trials, what is done of each, and what the rest will cost.
+
+docs/sweeps.md names the keys of the JSON document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from orchestrator import chunks
+from orchestrator.budget import Ledger, open_ledger
+from orchestrator.config import Sweep
+from orchestrator.cost import Cost, estimate
+from orchestrator.document import FORMAT
+from orchestrator.journal import Journal
+from orchestrator.plan import Plan, Study, Trial
+from orchestrator.rounds import failed_before
+from orchestrator.schedulers import RunAll
+from orchestrator.usage import size
+from streams.store import TaskStore
+
+State = Literal["waiting", "begun", "finished", "stopped", "failed", "to be drawn"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A trial; or `count` of them that are still to be drawn, of which `trial` is one that might be.
+
+    ``study``: who will draw them. ``batches_done``: those that the newest chunk file has. ``cost``: of one whole trial.
+    """
+
+    trial: Trial
+    state: State
+    batches_done: int
+    cost: Cost
+    count: int = 1
+    study: Study | None = None
+
+    @property
+    def to_run(self) -> bool:
+        """Whether a command would run it, or the rest of it."""
+        return self.state in ("waiting", "begun", "to be drawn")
+
+    @property
+    def seconds_left(self) -> float:
+        """Of all `count` together."""
+        if not self.to_run:
+            return 0.0
+        return self.cost.seconds * self.count * (1 - self.batches_done / self.cost.batches)
+
+    @property
+    def label(self) -> str:
+        if self.study is None:
+            return self.trial.configuration.label
+        return " ".join([self.study.template.label, *(f"{key}=?" for key in sorted(self.study.spaces))])
+
+    @property
+    def note(self) -> str:
+        """What stands behind the trial in the table."""
+        if self.state == "begun":
+            return f"at batch {self.batches_done}"
+        return "" if self.state in ("waiting", "to be drawn") else self.state
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A sweep before it is run, or goes on. ``slots``: trials at a time on this machine. ``memory``: bytes of a learner
+    actor, about. ``ledger``: the price, the budget, and what is spent."""
+
+    sweep: Sweep
+    plan: Plan
+    root: Path
+    rows: tuple[Row, ...]
+    slots: int
+    memory: int
+    ledger: Ledger
+
+    @property
+    def to_run(self) -> int:
+        """How many trials are not over."""
+        return sum(row.count for row in self.rows if row.to_run)
+
+    @cached_property
+    def seconds(self) -> float:
+        """What is left, one trial after the other."""
+        return sum(row.seconds_left for row in self.rows)
+
+    @property
+    def disk(self) -> int:
+        """Bytes that the trials that are to run will have on disk."""
+        return sum(row.cost.disk_bytes * row.count for row in self.rows if row.to_run)
+
+    @property
+    def checkpoints(self) -> tuple[int, int]:
+        """How many are kept besides the last of each trial, and the bytes of the largest."""
+        left = [row for row in self.rows if row.to_run]
+        return sum(row.cost.kept * row.count for row in left), max((row.cost.learner_bytes for row in left), default=0)
+
+    @property
+    def line(self) -> str:
+        """It all in one line."""
+        return f"{self.sweep.name}: {self._totals()}; cost: about {self.ledger.rates.text(self.seconds)}"
+
+    @property
+    def text(self) -> str:
+        """Each trial, what is done already, and what the rest costs in time, disk, memory and money."""
+        width = max(len(row.label) for row in self.rows)
+        lines = [f"{'hash':12}  {'configuration':{width}}  trials  seeds  batches  gradients/datapoint  seconds"]
+        for row in self.rows:
+            name = "to be drawn" if row.study else row.trial.configuration.hash
+            lines.append(
+                f"{name:12}  {row.label:{width}}  {row.count:6}  {len(row.trial.seeds):5}  {row.cost.batches:7}"
+                f"  {row.cost.gradient_evaluations_per_datapoint:19.1f}  {row.cost.seconds:7.0f}  {row.note}".rstrip()
+            )
+        gpus = self.ledger.rates.gpus
+        as_here = "if a GPU is no faster than this machine's CPU" if gpus else "on this machine's CPU"
+        lines += [
+            f"{self._totals()} (measured on this machine's CPU)",
+            f"disk: about {size(self.disk)} in {self.root}; memory: about {size(self.memory)} for each of {self.slots} "
+            "learner actors",
+            f"cost: about {self.ledger.rates.text(self.seconds)} ({as_here}; learning alone)",
+        ]
+        kept, each = self.checkpoints
+        if kept:
+            lines.append(
+                f"checkpoints: {kept} are kept besides the last of each trial, of at most {size(each)}; "
+                "they are in the figure above, and once more in MLflow"
+            )
+        if self.ledger.limited:
+            lines.append(f"budget: {self.ledger.text()}")
+        return "\n".join(lines)
+
+    @property
+    def json(self) -> str:
+        """The document of `--plan --json`."""
+        kept, each = self.checkpoints
+        content = {
+            "format": FORMAT,
+            "sweep": self.sweep.name,
+            "exit_code": 0,
+            "objective": self.sweep.document.objective.metric,
+            "seeds": self.sweep.seeds,
+            "folder": str(self.root.absolute()),
+            "trials": [_told(row) for row in self.rows],
+            "size": self.plan.size,
+            "to_run": self.to_run,
+            "at_once": self.slots,
+            "seconds": self.seconds,
+            "seconds_at_once": self.seconds / self.slots,
+            "disk_bytes": self.disk,
+            "memory_bytes": self.memory,
+            "checkpoints": kept,
+            "checkpoint_bytes": each if kept else 0,
+            **self._costs(),
+            "problems": [],
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def _totals(self) -> str:
+        return (
+            f"{self.plan.size} trials, {self.to_run} to run: {self.seconds:.0f} s one after the other, "
+            f"about {self.seconds / self.slots:.0f} s with {self.slots} at a time"
+        )
+
+    def _costs(self) -> dict[str, Any]:
+        rates, budget = self.ledger.rates, self.sweep.document.budget
+        hours, money = rates.hours(self.seconds), rates.money(self.seconds)
+        spent = {"hours": rates.hours(self.ledger.total), "money": rates.money(self.ledger.total)}
+        return {
+            "gpu_hours": hours if rates.gpus else None,
+            "cpu_hours": None if rates.gpus else hours,
+            "money": money,
+            "currency": None if rates.price is None else rates.price.currency,
+            "spent": spent if self.ledger.matters else None,
+            "budget": None if budget is None else budget.model_dump(),
+        }
+
+
+def forecast(sweep: Sweep, journal: Journal, store: TaskStore) -> Forecast:
+    """Look at what the sweep's folder has, and measure a few batches of each kind of configuration that it plans."""
+    plan, root = journal.plan, journal.root
+    stand_ins = {study.key: _any_trial(study) for study in plan.studies}
+    costs = estimate(sweep, [*plan.trials, *stand_ins.values()], store)
+    over: dict[str, State] = {}
+    if not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
+        over |= dict.fromkeys(journal.stopped(), "stopped")
+    for population in plan.populations:
+        over |= dict.fromkeys(failed_before(root, population), "failed")
+    over |= dict.fromkeys(journal.finished(), "finished")
+    rows = [_row(trial, over, costs, root) for trial in plan.trials]
+    for study in plan.studies:
+        left = study.wanted - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
+        if left > 0:
+            trial = stand_ins[study.key]
+            rows.append(Row(trial, "to be drawn", 0, costs[trial.key], left, study))
+    slots = max(1, int((os.cpu_count() or 1) // sweep.document.resources.cpus))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
+    return Forecast(sweep, plan, root, tuple(rows), slots, memory, open_ledger(sweep, root))
+
+
+def _row(trial: Trial, over: Mapping[str, State], costs: Mapping[str, Cost], root: Path) -> Row:
+    newest = chunks.newest(trial.folder(root))
+    done = 0 if newest is None else newest.batches
+    return Row(trial, over.get(trial.key, "begun" if done else "waiting"), done, costs[trial.key])
+
+
+def _any_trial(study: Study) -> Trial:
+    rng = np.random.default_rng(0)
+    return study.trial({key: space.draw(rng) for key, space in study.spaces.items()})
+
+
+def _told(row: Row) -> dict[str, Any]:
+    of = row.trial.configuration
+    spaces = {} if row.study is None else row.study.spaces
+    return {
+        "trial": None if row.study else row.trial.key,
+        "configuration": None if row.study else of.hash,
+        "label": row.label,
+        "learner": of.learner,
+        "parameters": {key: value for key, value in of.options.items() if key not in spaces},
+        "drawn": {key: {space.kind: list(space.values)} for key, space in spaces.items()},
+        "population": of.population or None,
+        "seeds": list(row.trial.seeds),
+        "count": row.count,
+        "state": row.state,
+        "batches": row.cost.batches,
+        "batches_done": row.batches_done,
+        "gradient_evaluations_per_datapoint": row.cost.gradient_evaluations_per_datapoint,
+        "seconds": row.cost.seconds,
+        "seconds_left": row.seconds_left,
+        "disk_bytes": row.cost.disk_bytes,
+    }

@@ -1,0 +1,137 @@
+"""`--plan` in its three forms, on a folder where one trial is finished, one half way and two have not begun."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import config, cost, sweep
+from orchestrator.forecast import Forecast
+from orchestrator.journal import Journal
+from orchestrator.plan import make_plan
+from tests.orchestrator.computed_sweep import compute
+from tests.orchestrator.real_sweep import TINY, folder_with
+
+PRICED = f"{TINY}price: {{cpu_hour: 36, gpu_hour: 72, currency: EUR}}\n"
+SLOTS = os.cpu_count() or 1
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four batches are measured of each kind, and no second of them."""
+    monkeypatch.setattr(cost, "MEASURED_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = folder_with(tmp_path_factory.mktemp("begun"), PRICED)
+    compute(made, until=lambda index: (None, 8, 0, 0)[index])
+    return made
+
+
+def forecast_of(folder: Path, *words: str) -> Forecast:
+    return sweep.forecast(config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}", *words]))
+
+
+def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) -> None:
+    planned = forecast_of(folder)
+    told = json.loads(planned.json)
+    assert (told["format"], told["sweep"], told["exit_code"], told["problems"]) == (1, "tiny", 0, [])
+    assert (told["objective"], told["seeds"], told["folder"]) == (
+        "cumulative_error",
+        [0, 1],
+        str(folder / "results/tiny"),
+    )
+    trials: list[dict[str, Any]] = told["trials"]
+    assert [trial["label"] for trial in trials] == ["foml K=1", "foml K=2", "online", "tfs"]
+    assert [trial["state"] for trial in trials] == ["finished", "begun", "waiting", "waiting"]
+    assert [(trial["batches_done"], trial["batches"]) for trial in trials] == [(15, 15), (8, 15), (0, 15), (0, 15)]
+    assert [trial["parameters"].get("K") for trial in trials] == [1, 2, None, None]
+    assert all(trial["seeds"] == [0, 1] and trial["count"] == 1 for trial in trials)
+    assert all((folder / "results/tiny" / trial["trial"]).is_dir() for trial in trials)
+    assert all(trial["trial"].startswith(trial["configuration"]) for trial in trials)
+    assert trials[2]["gradient_evaluations_per_datapoint"] == 1.0
+    seconds = [trial["seconds"] for trial in trials]
+    assert all(each > 0 for each in seconds)
+    left = [0, seconds[1] * (1 - 8 / 15), seconds[2], seconds[3]]
+    assert [trial["seconds_left"] for trial in trials] == pytest.approx(left)
+    assert (told["size"], told["to_run"], told["at_once"]) == (4, 3, SLOTS)
+    assert told["seconds"] == pytest.approx(sum(left))
+    assert told["seconds_at_once"] == pytest.approx(sum(left) / SLOTS)
+    assert told["disk_bytes"] == sum(trial["disk_bytes"] for trial in trials[1:]) > 10_000
+    assert 50e6 < told["memory_bytes"] < 50e9
+    assert (told["checkpoints"], told["checkpoint_bytes"]) == (0, 0)
+    assert (told["gpu_hours"], told["cpu_hours"]) == (None, pytest.approx(sum(left) / 3600))
+    assert (told["money"], told["currency"]) == (pytest.approx(sum(left) / 100), "EUR")
+    assert told["budget"] is None and 0 < told["spent"]["money"] < 60
+
+
+def test_the_table_says_the_same(folder: Path) -> None:
+    planned = forecast_of(folder)
+    rows = planned.text.splitlines()
+    assert rows[1].endswith("  finished") and rows[2].endswith("  at batch 8")
+    assert rows[3].rsplit(maxsplit=1)[1].isdigit()
+    assert rows[5].startswith(f"4 trials, 3 to run: {planned.seconds:.0f} s one after the other, about ")
+    assert planned.line.startswith(f"tiny: 4 trials, 3 to run: {planned.seconds:.0f} s one after the other, about ")
+    assert planned.line.endswith(" EUR") and "\n" not in planned.line
+
+
+def test_gpus_checkpoints_and_a_budget(folder: Path) -> None:
+    words = ("resources.gpus=2", "price.cpu_hour=0", "keep_checkpoints=1", "budget.hours=5")
+    planned = forecast_of(folder, *words)
+    told = json.loads(planned.json)
+    assert (told["gpu_hours"], told["cpu_hours"]) == (pytest.approx(2 * planned.seconds / 3600), None)
+    assert told["money"] == pytest.approx(72 * told["gpu_hours"])
+    assert told["budget"] == {"hours": 5.0, "money": None}
+    assert told["spent"]["hours"] > 0
+    assert told["checkpoints"] == 2 * 3 and told["checkpoint_bytes"] > 10_000
+    assert "checkpoints: 6 are kept besides the last of each trial" in planned.text
+    assert f"budget: {planned.ledger.text()}" in planned.text
+
+
+def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
+    learner = "[{name: online, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}]"
+    search = "{samples: 4, algorithm: optuna, scheduler: asha}"
+    document = config.yaml.safe_load(TINY) | config.yaml.safe_load(f"{{learners: {learner}, search: {search}}}")
+    folder = folder_with(tmp_path, config.yaml.safe_dump(document))
+    of = config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"])
+    journal = Journal.look(folder / "results/tiny", make_plan(of, sweep.open_store(of).hash))
+    journal.take()
+    (study,) = journal.plan.studies
+    for alpha in (0.01, 0.02):
+        journal.draw(study.trial({"alpha1": alpha}))
+    journal.stop(journal.plan.trials[0], 4, 0.9)
+    planned = sweep.forecast(of)
+    told = json.loads(planned.json)
+    assert [trial["state"] for trial in told["trials"]] == ["stopped", "waiting", "to be drawn"]
+    assert [trial["count"] for trial in told["trials"]] == [1, 1, 2]
+    assert told["trials"][1]["parameters"]["alpha1"] == 0.02
+    drawn = told["trials"][2]
+    assert (drawn["trial"], drawn["configuration"], drawn["label"]) == (None, None, "online alpha1=?")
+    assert drawn["drawn"] == {"alpha1": {"loguniform": [1e-4, 1e-1]}} and "alpha1" not in drawn["parameters"]
+    assert (told["size"], told["to_run"]) == (4, 3)
+    assert told["seconds"] == pytest.approx(3 * drawn["seconds"])
+    assert "  stopped" in planned.text.splitlines()[1]
+    again = sweep.forecast(
+        config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}", "search.scheduler=none"])
+    )
+    assert json.loads(again.json)["trials"][0]["state"] == "waiting"  # without a scheduler it goes on
+
+
+def test_the_command_prints_one_document_or_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert sweep.main(["sweep.yaml", "--plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["to_run"] == 3
+    assert sweep.main(["sweep.yaml", "--plan", "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("tiny: 4 trials, 3 to run: ") and said.out.count("\n") == 1
+    assert said.err == ""
+    assert sweep.main(["sweep.yaml", "--plan", "--json", "chunk=0"]) == 2
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert (told["exit_code"], told["sweep"]) == (2, None)
+    assert told["problems"] == said.err.splitlines() and "chunk: must be" in told["problems"][0]
