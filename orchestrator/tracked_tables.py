@@ -25,7 +25,7 @@ class DamagedTable(ValueError):  # noqa: N818
 def keep(client: Any, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Mapping[str, str] | None = None) -> None:
     """Keep tables (name → table) with a run, in the place of those that may be there, and set its `tags`.
 
-    The tags come first: whoever is cut off between the two leaves tables that are not as they should be, and is noticed.
+    The tags come first: whoever is cut off between the two leaves tables that are not as they should be, which is seen.
     """
     from mlflow.entities import RunTag
 
