@@ -226,7 +226,8 @@ def run_trials(
     wanted, metric = sweep.document.resources, sweep.document.objective.metric
     slots = cluster.slots(sweep)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
-    callback = TakeResults(writer, progress, outcome, search, metric, halt, sweep.document.max_failures)
+    limits = sweep.document.max_failures, sweep.document.retries
+    callback = TakeResults(writer, progress, outcome, search, metric, halt, *limits)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
 
     def specification(trial: Trial) -> dict[str, Any]:

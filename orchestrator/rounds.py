@@ -83,6 +83,10 @@ class Rounds:
         """A member that can go on now."""
         return self._members[self._waiting.popleft()] if self._waiting else None
 
+    def again(self, key: str) -> None:
+        """A member is to go on once more: it did not come to the end of the round."""
+        self._waiting.appendleft(key)
+
     def leg(self, key: str) -> Leg:
         """What a member is told when it goes on."""
         return Leg(tuple(self._stages(key)), self._ends[len(self.decided)], self._metric)

@@ -88,6 +88,14 @@ class Search:
             self._journal.draw(trial)
         return trial
 
+    def again(self, trial: Trial) -> None:
+        """A trial that was handed out has not ended, and is to be started again."""
+        rounds = self._rounds.get(trial.key)
+        if rounds is None:
+            self._waiting.appendleft(trial)
+        else:
+            rounds.again(trial.key)
+
     def stops(self, trial: Trial, batches: int, value: float) -> bool:
         """Whether a trial whose objective is `value` after so many batches is to stop; it is noted if so."""
         asha = self._asha_of(trial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,15 +45,19 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         metric: str,
         halt: Halt,
         max_failures: int | None,
+        retries: int,
     ) -> None:
         self._writer, self._progress, self._outcome, self._search = writer, progress, outcome, search
-        self._metric, self._halt, self._max_failures = metric, halt, max_failures
+        self._metric, self._halt, self._max_failures, self._retries = metric, halt, max_failures, retries
         self.running: set[str] = set()
+        self._deaths: Counter[str] = Counter()  # by trial's key
+        self._unstarted: set[str] = set()  # those that Tune recovers, and has not started again
         self._objective: dict[str, float] = {}
         self._fitness: dict[str, float] = {}
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.add(trial.trial_id)
+        self._unstarted.discard(trial.trial_id)
         self._progress.started(_key(trial))
 
     def on_trial_result(
@@ -96,14 +101,24 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self.running.discard(trial.trial_id)
         if self._no_room(trial):
             return
-        self._log(trial, f"attempt over, another goes on from its last chunk: {_reason(trial)}")
-        self._progress.again(_key(trial), _reason(trial))
+        self._unstarted.add(trial.trial_id)
+        self._tell_death(trial)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
         if self._no_room(trial):
             return  # it has not failed: it goes on when there is room
         key, failed = _key(trial), self._outcome.failed
+        # Tune recovers no trial whose actor dies, or raises, while it takes the trial over from another one; or it says
+        # that it does, and gives the trial up in the next moment. Then it is handed out anew.
+        told = trial.trial_id in self._unstarted
+        self._unstarted.discard(trial.trial_id)
+        if self._deaths[key] + (not told) <= self._retries:
+            if not told:
+                self._tell_death(trial)
+            self._progress.paused(key)
+            self._search.again(self._outcome.plan.trial(key))
+            return
         failed[key] = _reason(trial)
         self._log(trial, f"failed for good: {failed[key]}")
         self._progress.ended(key, "failed")
@@ -111,6 +126,11 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._halt.ask(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
         if not self._halt.asked.is_set():  # what stops the sweep is to be mended, and then tried again
             self._tell_decisions(self._search.failed(self._outcome.plan.trial(key), failed[key]))
+
+    def _tell_death(self, trial: TuneTrial) -> None:
+        self._deaths[_key(trial)] += 1
+        self._log(trial, f"attempt over, another goes on from its last chunk: {_reason(trial)}")
+        self._progress.again(_key(trial), _reason(trial))
 
     def _tell_decisions(self, made: bool) -> None:
         if made:
@@ -174,8 +194,8 @@ class NextTrial(_StaysHere, Searcher):  # type: ignore[misc]
         trial = self._search.next()
         if trial is not None:
             self._given.add(trial_id)
-        elif self._search.waits:
-            return None
+        elif self._search.waits or self._given:
+            return None  # one of those that run may have to be handed out again
         return Searcher.FINISHED if trial is None else {"trial": self._specification(trial)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

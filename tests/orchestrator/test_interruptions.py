@@ -16,11 +16,14 @@ import pytest
 from orchestrator import chunks, config
 from orchestrator.plan import make_plan
 from orchestrator.sweep import open_store
+from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (
     LONG,
     TINY,
     assert_long_is_whole,
+    assert_same,
     command_line,
+    curves_of,
     family,
     folder_with,
     reached,
@@ -159,6 +162,36 @@ def test_cut_off_in_another_way(tmp_path: Path, by: Callable[[Path, subprocess.P
     again = run(folder, "--resume", "long")
     assert again.returncode == 0, again.stderr
     assert_long_is_whole(folder)
+
+
+@pytest.mark.slow
+def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path) -> None:
+    """Of four trials on two slots the third goes to an actor that has ended its first. Tune would give it up."""
+    folder = folder_with(tmp_path, TINY)
+    root = folder / "results" / "tiny"
+
+    def taking_over() -> Path | None:
+        """The claim of an actor that has claimed another trial before."""
+        seen: set[str] = set()
+        for path in sorted(root.glob("*/attempt-*"), key=lambda path: path.stat().st_mtime_ns):
+            who = path.read_text().splitlines()[:1]
+            if who and who[0] in seen:
+                return path
+            seen.update(who)
+        return None
+
+    with running(folder, "sweep.yaml") as process:
+        claim = wait_for(taking_over, process)
+        os.kill(int(claim.read_text().split()[1]), signal.SIGKILL)
+        out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors + out
+    assert errors.count(": its actor died, another goes on from its last chunk: ") == 1
+    assert len(list(claim.parent.glob("attempt-*"))) >= 2
+    assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
+    _, _, whole = compute(folder_with(tmp_path / "bare", TINY))
+    for key, curves in curves_of(folder, "tiny").items():
+        assert_same(curves, whole.pop(key))
+    assert not whole
 
 
 def test_a_failure_budget_stops_the_sweep_and_it_can_go_on(tmp_path: Path) -> None:
