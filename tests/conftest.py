@@ -21,6 +21,8 @@ LONGEST = (
 # Threads that wait for each other do so asleep, in the commands that tests start as well: with more of them than free
 # processors, as when two tests run at once, those that wait awake stop those that compute (10 to 100 times as slow).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Ray's workers would give way to everything else (niceness 15): a sweep would stand still beside a test that computes.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": path, "FOML_CACHE": str(folder / "cache")}
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=300, env=environment
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=540, env=environment
     )
 
 

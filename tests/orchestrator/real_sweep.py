@@ -35,6 +35,8 @@ learners: [{name: foml, K: 3}]
 seeds: 2
 chunk: 2
 """
+PATIENCE_S = 540
+"""For a command that takes half a minute where it has a machine for itself."""
 Found = TypeVar("Found")
 
 
@@ -42,7 +44,7 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "orchestrator.sweep", "--local", *words]
 
 
-def run(folder: Path, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout)
 
 
@@ -144,7 +146,7 @@ def reached(folder: Path, name: str, batches: int) -> Path | None:
 
 
 def wait_for(
-    condition: Callable[[], Found | None], process: subprocess.Popen[str] | None, timeout: float = 180
+    condition: Callable[[], Found | None], process: subprocess.Popen[str] | None, timeout: float = PATIENCE_S
 ) -> Found:
     """What the condition gives once it gives something; the process, if any, must live until then."""
     deadline = time.monotonic() + timeout

@@ -18,7 +18,7 @@ from streams import schedule
 from streams.store import TaskStore
 from streams.stream import Stream
 from tests.orchestrator.computed_sweep import flip
-from tests.orchestrator.real_sweep import curves_of, folder_with, run, uri
+from tests.orchestrator.real_sweep import PATIENCE_S, curves_of, folder_with, run, uri
 
 SMALL = """
 name: small
@@ -83,7 +83,7 @@ def test_regret_of_a_sweep(
     folder = folder_with(tmp_path, SMALL)
     assert run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}").returncode == 0
     command = [sys.executable, "-m", "orchestrator.regret", "small", "--epochs", "3"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     sweep = results.find_sweep("small", uri(folder))
     online = next(of for of in sweep.configurations if of.learner == "online")

@@ -19,6 +19,7 @@ from orchestrator.sweep import open_store
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (
     LONG,
+    PATIENCE_S,
     TINY,
     assert_long_is_whole,
     assert_same,
@@ -47,7 +48,7 @@ def test_killed_learners_and_a_killed_stream_actor_are_no_loss(tmp_path: Path) -
             if wanted == 6:
                 wait_for(lambda: reached(folder, "long", 12), process)
                 kill_one(process.pid, "ray::StreamActor")
-        out, errors = process.communicate(timeout=240)
+        out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert_only_ours(out)
     assert len(set(killed)) == 2
@@ -79,7 +80,7 @@ def lose(what: str, folder: Path, process: subprocess.Popen[str]) -> None:
     rays = {pid: words for pid, words in ours.items() if pid != process.pid and "watcher.py" not in words}
     # Noticed, and the rest of it ended: by the command, before Ray would give up after a minute.
     wait_for(lambda: None if left_of(rays) else True, None, timeout=45)
-    out, errors = process.communicate(timeout=240)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert_only_ours(out)
@@ -95,7 +96,7 @@ def signal_once(number: int, folder: Path, process: subprocess.Popen[str]) -> No
     """The chunk in flight is kept."""
     ours = family(process.pid)
     process.send_signal(number)
-    out, errors = process.communicate(timeout=240)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "interrupted: go on with: python -m orchestrator.sweep --resume long" in out
     assert set(statuses(folder)) == {"KILLED"}
@@ -107,7 +108,7 @@ def signal_twice(folder: Path, process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=240)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert "--resume long" in out
@@ -147,7 +148,7 @@ def test_cut_off_in_four_ways_it_goes_on_and_ends_as_if_nothing_had_been(tmp_pat
         with running(folder, "--resume", "long") as again:  # at once: what still writes is fenced off
             wait_for(lambda: None if left_of(ours) else True, None, timeout=60)
             assert time.monotonic() - killed_at < 60
-            _, errors = again.communicate(timeout=240)
+            _, errors = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, errors
     assert_long_is_whole(folder, train=240)
 

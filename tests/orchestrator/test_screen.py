@@ -22,7 +22,7 @@ from orchestrator import config, usage
 from orchestrator.plan import make_plan
 from orchestrator.progress import Progress
 from orchestrator.screen import Screen, leaders
-from tests.orchestrator.real_sweep import LONG, command, folder_with
+from tests.orchestrator.real_sweep import LONG, PATIENCE_S, command, folder_with
 
 
 def progress_of(learners: list[dict[str, object]], now: list[float], **more: object) -> tuple[Progress, list[str]]:
@@ -173,7 +173,7 @@ class Terminal:
         with self._lock:
             return bool(self._screen.cursor.hidden)
 
-    def wait_for(self, condition: Callable[[str], bool], timeout: float = 240) -> str:
+    def wait_for(self, condition: Callable[[str], bool], timeout: float = PATIENCE_S) -> str:
         """The screen, once it is as wished: what is looked at in the middle of a drawing is looked at again."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -184,7 +184,7 @@ class Terminal:
             time.sleep(0.05)
         raise AssertionError(f"not seen in time:\n{self.text()}")
 
-    def end(self, timeout: float = 240) -> int:
+    def end(self, timeout: float = PATIENCE_S) -> int:
         code = self.process.wait(timeout)
         self._reader.join(60)  # until all that was written is on the screen
         return code

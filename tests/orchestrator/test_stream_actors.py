@@ -22,7 +22,7 @@ from orchestrator.stream_actors import StreamActors, own_stream_actor
 from streams.schedule import Sequential
 from streams.store import TaskStore
 
-PATIENCE_S = 180
+PATIENCE_S = 400
 """For what takes seconds where nothing else runs."""
 SWEEP = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
 

@@ -27,7 +27,17 @@ from orchestrator.plan import Configuration
 from orchestrator.results import load_curves
 from streams import recipes
 from streams.build import cached
-from tests.orchestrator.real_sweep import TINY, assert_same, curves_of, folder_with, run, run_here, statuses, uri
+from tests.orchestrator.real_sweep import (
+    PATIENCE_S,
+    TINY,
+    assert_same,
+    curves_of,
+    folder_with,
+    run,
+    run_here,
+    statuses,
+    uri,
+)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +223,7 @@ def test_curves_do_not_depend_on_how_many_trials_run_at_once(
     )
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=other, capture_output=True, text=True, timeout=240, env=environment
+        [sys.executable, "-c", script], cwd=other, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert "1 at a time" in done.stderr

@@ -233,7 +233,7 @@ def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
     sweep.write_chunk(trial, 300)
     slices = [(trial.key, sweep.part(trial, at, at + 5)) for at in range(0, 300, 5)]
     process = in_another_process(tmp_path, tracking_uri, sweep, slices, "die")
-    _, errors = process.communicate(timeout=240)
+    _, errors = process.communicate(timeout=540)
     assert process.returncode == -signal.SIGKILL, errors
     there = count_points(tracking_uri)
     assert 500 <= there < 300 * 3 * 3, "killed too late to tell anything"
@@ -274,7 +274,7 @@ def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
         writer.finished(trial.key)
     assert writer.drain() == []
     writer.close("FINISHED")
-    out, err = other.communicate(timeout=240)
+    out, err = other.communicate(timeout=540)
     assert out.splitlines()[0] == "[]" and out.splitlines()[1].startswith("[] "), out + err
     seen = Seen(tracking_uri)
     assert seen.statuses() == {"FINISHED": 2 * (1 + 3 + 6)}
