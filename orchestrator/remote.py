@@ -28,6 +28,7 @@ from streams.address import is_address
 
 SHARED = "/srv/foml"
 _CODE = re.compile(r"^exit code (\d+|unknown)\s*$")
+_LAUNCHERS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\t[A-Z]+ ")
 _COMMIT = re.compile(r"^([0-9a-f]{40}) (true|false)\s*$")
 
 
@@ -207,10 +208,9 @@ def _tell(line: str, out: TextIO) -> None:
 
 
 def _is_said(line: str) -> bool:
-    """Whether a line is the command's and not the launcher's own."""
-    return bool(line.strip()) and not line.startswith(
-        ("Shared connection", "Loaded cached provider", "If you experience")
-    )
+    """Whether a line is the command's and not the launcher's own (without a terminal it begins with a time)."""
+    own = ("Shared connection", "Loaded cached provider", "If you experience", " To ensure this mount updates")
+    return bool(line.strip()) and not line.startswith(own) and not _LAUNCHERS.match(line)
 
 
 def _leave(head: Head, cluster: Path, name: str, job: str, manner: Manner) -> int:

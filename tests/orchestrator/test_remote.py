@@ -95,6 +95,24 @@ def test_of_two_that_start_a_job_at_once_one_does(tmp_path: Path) -> None:
         os.killpg(started, signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("2026-11-28 13:13:36,270\tVWARN commands.py:388 -- Loaded cached provider configuration from /tmp/x", False),
+        ("2026-11-28 13:13:36,270\tWARN docker.py:20 -- File Mount: (~/.ray/auth_token:/x) refers to a file.", False),
+        (" To ensure this mount updates properly, please use a directory.", False),
+        ("2026-11-28 13:13:36,280\tVINFO command_runner.py:383 -- Running `bash ~/foml/job.sh follow x`", False),
+        ("Shared connection to 10.0.0.1 closed.", False),
+        ("", False),
+        ("[0:13] 0/3 trials done · ETA 0:03", True),
+        ("best: foml K=1", True),
+        ("problem: foml (abc): failed: 2026-11-28", True),
+    ],
+)
+def test_the_launchers_own_lines_are_not_told(line: str, said: bool) -> None:
+    assert remote._is_said(line) == said
+
+
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The head's shared folder, with a sweep that was computed there; the working directory is the laptop's."""
