@@ -168,14 +168,13 @@ class Writer:
     def _ended(self, trial_key: str, status: str, message: str = "", stopped_at: int | None = None) -> None:
         with self._lock:
             slices = self._arriving.pop(trial_key, [])  # what comes from now on, comes after this
-            seen = max((slice_.batches for slice_ in slices), default=0)
-            slices.clear()  # the chunk file has them, and a writer that is behind need not hold them
+            if status == "FINISHED":
+                slices.clear()  # its chunk file has all, and a writer that is behind need not hold them
 
         def note() -> None:
-            self._waiting.pop(trial_key, None)
+            if trial_key in self._waiting:
+                self._take(trial_key)
             self._next_at.pop(trial_key, None)
-            if seen:
-                self._projection.note_results(trial_key, seen)
             self._projection.note_end(trial_key, status, message, stopped_at)
             self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
 
