@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.errors import fault
 
 if TYPE_CHECKING:
-    from orchestrator.config import Sweep
+    from orchestrator.specification import Sweep
 
 
 class Price(BaseModel):

@@ -22,8 +22,8 @@ import yaml
 from orchestrator.cluster_kubernetes import check_kubernetes
 from orchestrator.cluster_nodes import PROVIDERS, check_node_config, check_provider
 from orchestrator.cluster_rules import TO_FILL_IN, did_you_mean, pinned, unknown, walk
-from orchestrator.config import StrictLoader
 from orchestrator.errors import ConfigError, fault
+from orchestrator.strict_yaml import StrictLoader
 
 TOKEN = "~/.ray/auth_token"
 _COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")

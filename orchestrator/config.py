@@ -1,162 +1,26 @@
-"""From YAML and `key=value` words to a validated sweep; everything that is wrong is told at once, with its path."""
+"""From what was read to a checked sweep; everything that is wrong is told at once, with its path."""
 
 from __future__ import annotations
 
-import copy
 import difflib
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ValidationError
 
-from orchestrator.budget import Budget, Price, check_budget
+from orchestrator.budget import check_budget
 from orchestrator.errors import ConfigError, fault
 from orchestrator.schedulers import SCHEDULERS, Scheduler, check_scheduler
 from orchestrator.schemas import model_of, rules
-from orchestrator.spaces import Space, is_space, read_space
+from orchestrator.spaces import is_space, read_space
+from orchestrator.specification import Document, LearnerSpec, Search, Sweep
+from orchestrator.strict_yaml import overridden, read_yaml
 from streams import recipes
 from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
-
-COMMAND_LINE = "command line"
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Objective(_Part):
-    """What a sweep minimises: a mean over seeds."""
-
-    metric: Literal["cumulative_error", "validation_error", "online_error"] = "cumulative_error"
-    mode: Literal["min"] = "min"
-
-
-class Search(_Part):
-    """How configurations are found: grids are crossed, and every crossing is drawn `samples` times.
-
-    ``algorithm``: `random` draws all at once; `optuna` draws each with what the trials before it came to (TPE, on the
-    mean of the objective over seeds); `grid` draws nothing. ``scheduler``: a name, or a mapping with options; see
-    `orchestrator.schedulers`.
-    """
-
-    samples: int = Field(default=1, ge=1)
-    algorithm: Literal["random", "grid", "optuna"] = "random"
-    seed: int = Field(default=0, ge=0)
-    scheduler: Any = "none"
-
-
-class Resources(_Part):
-    """What one learner actor gets. Torch uses as many threads as it has CPUs, and at least one."""
-
-    cpus: float = Field(default=1, gt=0)
-    gpus: float = Field(default=0, ge=0)
-
-
-class Tracking(_Part):
-    """Where MLflow keeps runs; the experiment is the sweep's name if none is given."""
-
-    uri: str = Field(default="sqlite:///mlflow.db", min_length=1)
-    experiment: str | None = None
-    diagnostics_every: int = Field(default=10, ge=1, description="batches between two points of a learner's diagnostic")
-
-
-class _Document(_Part):
-    """The top level of a sweep's YAML. Learners and stream are checked against their own dataclasses afterwards."""
-
-    name: str = Field(min_length=1, max_length=200)
-    stream: dict[str, Any]
-    learners: list[dict[str, Any]] = Field(min_length=1)
-    seeds: int | list[int]
-    network: str | None = None
-    batch_size: int = Field(default=10, ge=1)
-    objective: Objective = Objective()
-    search: Search = Search()
-    resources: Resources = Resources()
-    tracking: Tracking = Tracking()
-    chunk: int = Field(default=40, ge=1, description="batches between two checkpoints")
-    retries: int = Field(default=3, ge=0, description="times that a trial is started again after it died")
-    max_failures: int | None = Field(default=None, ge=0, description="trials that may fail before the sweep stops")
-    storage: str = Field(default="results", min_length=1)
-    keep_checkpoints: str | int = Field(default="last", description="last, all (one a task), or one every n tasks")
-    price: Price | None = None
-    budget: Budget | None = None
-
-    @field_validator("seeds")
-    @classmethod
-    def _seeds(cls, seeds: int | list[int]) -> int | list[int]:
-        if isinstance(seeds, int):
-            if seeds < 1:
-                raise ValueError("must be at least 1, or a list of seeds")
-            return seeds
-        if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
-            raise ValueError("must be a list of different numbers of at least 0, and not empty")
-        return seeds
-
-    @field_validator("keep_checkpoints")
-    @classmethod
-    def _keep_checkpoints(cls, keep: str | int) -> str | int:
-        if keep not in ("last", "all") and (isinstance(keep, str) or keep < 1):
-            raise ValueError("must be last, all, or every so many tasks: a whole number of at least 1")
-        return keep
-
-
-@dataclass(frozen=True)
-class LearnerSpec:
-    """A learner with its fixed options and the spaces of the others."""
-
-    name: str
-    fixed: dict[str, Any]
-    spaces: dict[str, Space]
-
-    @property
-    def drawn(self) -> dict[str, Space]:
-        """The spaces that values are drawn from; grids are crossed."""
-        return {key: space for key, space in self.spaces.items() if not space.is_grid}
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep, checked. `file` is what messages call its source, `given` what was in it."""
-
-    file: str
-    given: Mapping[str, Any]
-    document: _Document
-    recipe: Recipe
-    store: str | None
-    schedule: Schedule
-    learners: tuple[LearnerSpec, ...]
-    scheduler: Scheduler
-
-    @property
-    def name(self) -> str:
-        return self.document.name
-
-    @property
-    def experiment(self) -> str:
-        """MLflow's experiment."""
-        return self.document.tracking.experiment or self.name
-
-    @property
-    def seeds(self) -> list[int]:
-        seeds = self.document.seeds
-        return list(range(seeds)) if isinstance(seeds, int) else seeds
-
-    @property
-    def threads(self) -> int:
-        """What torch uses in one learner actor."""
-        return max(1, int(self.document.resources.cpus))
-
-    @property
-    def network(self) -> str:
-        chosen = {1: "rainbow", 2: "siamese"}[self.recipe.images_per_datapoint]
-        return self.document.network or chosen
 
 
 def default_file() -> Path:
@@ -172,20 +36,7 @@ def load(file: Path | str | None = None, overrides: Sequence[str] = ()) -> Sweep
     """
     path = default_file() if file is None else Path(file)
     name = str(path) if file is not None else f"tune_configs/{path.name}"
-    return check(overridden(_read_yaml(path, name), overrides), name)
-
-
-def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """A copy of the document, changed by `a.b[0].c=value` words.
-
-    Raises:
-        ConfigError: one line for every word that does not fit.
-    """
-    changed = copy.deepcopy(dict(document))
-    faults = [problem for word in words if (problem := _override(changed, word))]
-    if faults:
-        raise ConfigError(*faults)
-    return changed
+    return check(overridden(read_yaml(path, name), overrides), name)
 
 
 def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
@@ -197,11 +48,11 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
     faults = _unprintable(document, file)
     if faults:
         raise ConfigError(*faults)
-    top: _Document | None = None
+    top: Document | None = None
     try:
-        top = _Document.model_validate(dict(document))
+        top = Document.model_validate(dict(document))
     except ValidationError as error:
-        faults += rules(error, file, "", _Document)
+        faults += rules(error, file, "", Document)
     stream, learners = document.get("stream"), document.get("learners")
     recipe = store = schedule = None
     if isinstance(stream, Mapping):
@@ -328,7 +179,7 @@ def _learner(
     return LearnerSpec(name, resolved, spaces)
 
 
-def _network(top: _Document, recipe: Recipe, file: str, faults: list[str]) -> None:
+def _network(top: Document, recipe: Recipe, file: str, faults: list[str]) -> None:
     fitting = {1: "rainbow", 2: "siamese"}[recipe.images_per_datapoint]
     if top.network not in (None, fitting):
         rule = f"must be {fitting} for a stream of {recipe.images_per_datapoint} image(s) a datapoint"
@@ -345,74 +196,6 @@ def _named(name: Any, known: Mapping[str, Any], file: str, where: str, faults: l
     else:
         return known[name]
     return None
-
-
-class StrictLoader(yaml.SafeLoader):
-    """YAML as people mean it: `1e-3` is a number, and a key written twice is a mistake."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key} is written twice", key_node.start_mark)
-            seen.add(key)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
-
-
-StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
-
-
-def _read_yaml(path: Path, name: str) -> dict[str, Any]:
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(fault(name, "", f"must be a readable YAML file ({reason})")) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(fault(name, line, f"must be YAML: {getattr(error, 'problem', error)}")) from error
-    if not isinstance(document, dict):
-        raise ConfigError(fault(name, "", "must hold keys and values", type(document).__name__))
-    return document
-
-
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
-
-
-def _override(document: dict[str, Any], word: str) -> str | None:
-    """Write one `a.b[0].c=value` into the document; the fault's line if that cannot be."""
-    key, equals, text = word.partition("=")
-    steps = [int(index) if index else name for name, index in _STEP.findall(key)]
-    if not equals or not steps:
-        return fault(COMMAND_LINE, word, "must be written key=value, such as seeds=3 or learners[0].K=5")
-    try:
-        value = parsed(text)
-    except yaml.YAMLError:
-        return fault(COMMAND_LINE, key, "must be a YAML value", text)
-    place: Any = document
-    for done, (step, following) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
-        if isinstance(step, int) != isinstance(place, list) or (isinstance(step, int) and step >= len(place)):
-            so_far = _dotted(steps[:done]) or "the sweep"
-            return fault(COMMAND_LINE, key, f"{so_far} has no such part", _dotted(steps[: done + 1]))
-        if following is None:
-            place[step] = value
-        elif isinstance(step, int):
-            place = place[step]
-        else:
-            if not isinstance(place.get(step), dict | list):
-                place[step] = {}
-            place = place[step]
-    return None
-
-
-def parsed(text: str) -> Any:
-    """A value as it is read behind `key=`: YAML. Raises yaml.YAMLError."""
-    return yaml.load(text, Loader=StrictLoader)
 
 
 def _unprintable(value: Any, file: str, where: str = "") -> list[str]:
@@ -432,10 +215,3 @@ def _unprintable(value: Any, file: str, where: str = "") -> list[str]:
     else:
         return []
     return [line for path, part in parts for line in _unprintable(part, file, path)]
-
-
-def _dotted(steps: Sequence[int | str]) -> str:
-    out = ""
-    for step in steps:
-        out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else step
-    return out

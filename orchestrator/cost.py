@@ -11,9 +11,9 @@ import torch
 
 from learners import checkpoint
 from orchestrator import chunks, kept, protocol
-from orchestrator.config import Sweep
 from orchestrator.plan import Configuration, Trial, canonical
 from orchestrator.source import StoreSource
+from orchestrator.specification import Sweep
 from streams.store import TaskStore
 
 MEASURED_SECONDS = 1.0

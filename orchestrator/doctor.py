@@ -16,11 +16,11 @@ from pathlib import Path
 
 from orchestrator import config
 from orchestrator.cluster_file import check_cluster_file, is_cluster_file
-from orchestrator.config import Sweep
 from orchestrator.errors import OrchestratorError
 from orchestrator.findings import Finding, ill, well
 from orchestrator.launch import local_gpus, prepare_environment
 from orchestrator.node_checks import check_nodes, gpus_agree, torch_gpus
+from orchestrator.specification import Sweep
 from orchestrator.storage import marked
 from streams.address import is_address, shown
 from streams.cache import cache_folder

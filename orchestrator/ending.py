@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from orchestrator import config
-from orchestrator.config import Sweep
 from orchestrator.errors import OrchestratorError
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
 from orchestrator.launch import Outcome
 from orchestrator.plan import sweep_folder
+from orchestrator.specification import Sweep
+from orchestrator.strict_yaml import parsed
 
 if TYPE_CHECKING:
     from orchestrator.report import Report
@@ -155,7 +155,7 @@ def resume_command(sweep: Sweep) -> str:
 def _as_word(value: str) -> str:
     """What stands behind `key=` for this text: itself, or quoted where YAML would take it for something else."""
     try:
-        same = config.parsed(value) == value
+        same = parsed(value) == value
     except Exception:  # whatever YAML finds in it
         same = False
     return value if same else json.dumps(value, ensure_ascii=False)

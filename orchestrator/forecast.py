@@ -18,13 +18,13 @@ import numpy as np
 
 from orchestrator import chunks
 from orchestrator.budget import Ledger, open_ledger
-from orchestrator.config import Sweep
 from orchestrator.cost import Cost, estimate
 from orchestrator.document import FORMAT
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan, Study, Trial
 from orchestrator.rounds import failed_before
 from orchestrator.schedulers import RunAll
+from orchestrator.specification import Sweep
 from orchestrator.usage import size
 from streams.store import TaskStore
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import nodes
-from orchestrator.config import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.halt import Halt
 from orchestrator.plan import Plan, Trial
 from orchestrator.progress import Progress
 from orchestrator.ray_health import guarded
 from orchestrator.search import Search
+from orchestrator.specification import Sweep
 from orchestrator.storage import Mirror
 from orchestrator.watcher import watched
 from streams.store import TaskStore

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import nodes
-from orchestrator.config import Sweep
 from orchestrator.findings import Finding, ill, well
 from orchestrator.launch import ray_running
 from orchestrator.nodes import Node
+from orchestrator.specification import Sweep
 from orchestrator.storage import is_there, marked
 from streams.address import shown
 

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import numpy as np
 
-from orchestrator.config import LearnerSpec, Sweep
 from orchestrator.schedulers import PbtOptions
 from orchestrator.spaces import Space
+from orchestrator.specification import LearnerSpec, Sweep
 from streams.schedule import HeldBack, Schedule
 
 RESULTS_VERSION = 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import fault
 
 if TYPE_CHECKING:
-    from orchestrator.config import LearnerSpec, Search
+    from orchestrator.specification import LearnerSpec, Search
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from orchestrator.asha import Asha
 from orchestrator.budget import Ledger, Rates
-from orchestrator.config import Sweep
 from orchestrator.journal import Journal
 from orchestrator.legs import Leg
 from orchestrator.plan import Trial
 from orchestrator.rounds import Rounds
 from orchestrator.schedulers import AshaOptions
+from orchestrator.specification import Sweep
 
 if TYPE_CHECKING:
     from orchestrator.studies import Studies

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator import config, provenance
 from orchestrator.budget import open_ledger
-from orchestrator.config import Sweep
 from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.ending import (
     ALL_WELL,
@@ -49,7 +48,9 @@ from orchestrator.rounds import failed_before, set_aside, write_schedules
 from orchestrator.schedulers import RunAll, check_interval
 from orchestrator.search import Search
 from orchestrator.source import StoreSource
+from orchestrator.specification import Sweep
 from orchestrator.storage import open_folder
+from orchestrator.strict_yaml import overridden
 from orchestrator.telling import Telling
 from orchestrator.tracking_database import await_server, first_line
 from orchestrator.watcher import end_descendants
@@ -99,10 +100,10 @@ def run_sweep(
 
 def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
     """The sweep of this name; `storage=…` says where to look, other words change it."""
-    changes = config.overridden({}, [word for word in overrides if word.startswith("storage=")])
+    changes = overridden({}, [word for word in overrides if word.startswith("storage=")])
     storage = str(changes.get("storage", "results"))
     given = given_before(open_folder(storage, name)[0], name)
-    return config.check(config.overridden(given, overrides), f"{storage}/{name}")
+    return config.check(overridden(given, overrides), f"{storage}/{name}")
 
 
 def open_store(sweep: Sweep, telling: Telling | None = None) -> TaskStore:

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator import config, tracking
 from orchestrator.launch import Cluster
@@ -36,7 +37,7 @@ EIGHT = TINY.replace(
 
 @pytest.mark.parametrize(("cpus", "gpus", "at_once"), [(0.25, 0, 8), (0.5, 0, 4), (1, 0, 2), (3, 0, 1), (0.25, 0.5, 2)])
 def test_fractions_of_processors_make_places(cpus: float, gpus: float, at_once: int) -> None:
-    of = config.check(config.yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
+    of = config.check(yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
     assert Cluster(cpus=2, gpus=1, node_cpus=2, node_gpus=1, local=True).slots(of) == at_once
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import config, doctor
-from orchestrator.config import Sweep
 from orchestrator.findings import Finding
 from orchestrator.node_checks import gpus_agree, torch_gpus
 from orchestrator.nodes import Node, missing, promised, startable
+from orchestrator.specification import Sweep
 from streams.store import TaskStore
 
 from .made_sweep import new_database

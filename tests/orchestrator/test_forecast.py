@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from orchestrator import config, cost, sweep
 from orchestrator.forecast import Forecast
@@ -94,8 +95,8 @@ def test_gpus_checkpoints_and_a_budget(folder: Path) -> None:
 def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
     learner = "[{name: online, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}]"
     search = "{samples: 4, algorithm: optuna, scheduler: asha}"
-    document = config.yaml.safe_load(TINY) | config.yaml.safe_load(f"{{learners: {learner}, search: {search}}}")
-    folder = folder_with(tmp_path, config.yaml.safe_dump(document))
+    document = yaml.safe_load(TINY) | yaml.safe_load(f"{{learners: {learner}, search: {search}}}")
+    folder = folder_with(tmp_path, yaml.safe_dump(document))
     of = config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"])
     journal = Journal.look(folder / "results/tiny", make_plan(of, sweep.open_store(of).hash))
     journal.take()

@@ -4,11 +4,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator import config, report, results
 from orchestrator.ending import resume_command
 from orchestrator.errors import ConfigError
 from orchestrator.plan import sweep_folder
+from orchestrator.strict_yaml import overridden
 from orchestrator.sweep import run_sweep
 from streams import build
 from tests.orchestrator.computed_sweep import compute
@@ -43,7 +45,7 @@ def test_the_command_that_goes_on_says_what_was_meant(name: str, storage: str) -
     of = config.check(SWEEP | {"name": name, "storage": storage})
     arguments = _arguments(words_after_python(resume_command(of)))
     assert arguments.resume == name
-    changed = config.overridden(SWEEP | {"name": name}, arguments.overrides)
+    changed = overridden(SWEEP | {"name": name}, arguments.overrides)
     assert config.check(changed).document.storage == storage
 
 
@@ -90,7 +92,7 @@ def test_a_sweep_of_any_name_anywhere(tmp_path: Path, monkeypatch: pytest.Monkey
         "storage": f"{PLACE} results",
         "tracking": {"experiment": name, "uri": f"sqlite:///{tmp_path}/Größe 'a' \"b\" 🦉/mlflow.db"},
     }
-    (folder / "sweep.yaml").write_text(config.yaml.safe_dump(document, allow_unicode=True), encoding="utf-8")
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8")
     compute(folder)
     shown = resume_command(config.load("sweep.yaml"))
     overrides = [word for word in words_after_python(shown) if word.startswith("storage=")]
@@ -112,12 +114,12 @@ def test_a_sweep_of_any_name_anywhere(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_whole_command_in_a_folder_of_such_a_name(tmp_path: Path) -> None:
     """With a real Ray: Tune, too, is given these paths."""
     folder = folder_with(tmp_path / PLACE, TINY)
-    document = config.yaml.safe_load(TINY) | {
+    document = yaml.safe_load(TINY) | {
         "name": NAMES[0],
         "storage": "Größe #1 100% ? 🦉",
         "learners": [{"name": "online"}],
     }
-    (folder / "sweep.yaml").write_text(config.yaml.safe_dump(document, allow_unicode=True), encoding="utf-8")
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8")
     done = run(folder, "sweep.yaml")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -6,9 +6,10 @@ import pytest
 
 from orchestrator import config
 from orchestrator.plan import make_plan, sweep_folder
+from orchestrator.specification import Sweep
 
 
-def sweep(learners: list[dict[str, object]], **more: object) -> config.Sweep:
+def sweep(learners: list[dict[str, object]], **more: object) -> Sweep:
     return config.check({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2} | more)
 
 

@@ -16,13 +16,14 @@ from orchestrator.metrics import Curves
 from orchestrator.plan import Trial, make_plan
 from orchestrator.run_names import parameters
 from orchestrator.search import Search
+from orchestrator.specification import Sweep
 from tests.orchestrator.computed_sweep import flip, halve
 
 TOTAL, ROUND = 12, 4
 SPACES = {"alpha1": {"loguniform": [1e-4, 1e-1]}, "beta1": {"uniform": [0, 1]}}
 
 
-def sweep(**change: object) -> config.Sweep:
+def sweep(**change: object) -> Sweep:
     document = {
         "name": "s",
         "stream": {"name": "rainbow_digits"},
@@ -34,7 +35,7 @@ def sweep(**change: object) -> config.Sweep:
     return config.check(document | change)
 
 
-def search(root: Path, of: config.Sweep | None = None, ended: set[str] | None = None) -> Search:
+def search(root: Path, of: Sweep | None = None, ended: set[str] | None = None) -> Search:
     of = of or sweep()
     journal = Journal.look(root, make_plan(of, "store"))
     journal.take()

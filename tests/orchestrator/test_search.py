@@ -13,12 +13,13 @@ from orchestrator.journal import Journal
 from orchestrator.metrics import Curves
 from orchestrator.plan import Trial, make_plan
 from orchestrator.search import Search
+from orchestrator.specification import Sweep
 from orchestrator.studies import Studies
 
 ALPHA = {"loguniform": [1e-4, 1e-1]}
 
 
-def sweep(**change: object) -> config.Sweep:
+def sweep(**change: object) -> Sweep:
     document = {
         "name": "s",
         "stream": {"name": "rainbow_digits"},
@@ -29,7 +30,7 @@ def sweep(**change: object) -> config.Sweep:
     return config.check(document | change)
 
 
-def taken(root: Path, of: config.Sweep) -> Journal:
+def taken(root: Path, of: Sweep) -> Journal:
     journal = Journal.look(root, make_plan(of, "store"))
     journal.take()
     return journal
