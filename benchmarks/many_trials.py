@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _measure(trials: int) -> int:
-    from orchestrator import sweep, tracking, tune_callback
+    from orchestrator import execution, sweep, tracking, tune_callback
 
     memory: list[float] = []  # KB held by the driver as each trial ends
     ends: list[float] = []
@@ -51,7 +51,7 @@ def _measure(trials: int) -> int:
     writer: Any = tracking.Writer
     for name in ("drain", "close"):
         setattr(writer, name, _timed(getattr(writer, name), drains))
-    sweep.run_trials = _with_idle(sweep.run_trials)
+    execution.run_trials = _with_idle(execution.run_trials)
 
     began, cpu = _now(), resource.getrusage(resource.RUSAGE_SELF)
     result = sweep.run_sweep(

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator import sweep
+from orchestrator import execution, sweep
 from orchestrator.progress import Progress
 
 
@@ -27,5 +27,5 @@ class Noted(Progress):
 
 
 if __name__ == "__main__":
-    sweep.Progress = Noted  # type: ignore[misc]
+    execution.Progress = Noted  # type: ignore[misc]
     sys.exit(sweep.main(sys.argv[1:]))

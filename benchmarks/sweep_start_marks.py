@@ -27,14 +27,14 @@ def marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def main() -> int:
     mark("the interpreter runs")
-    from orchestrator import config, launch, sweep, tracking_database
+    from orchestrator import config, execution, launch, sweep, tracking_database
 
     mark("the command is imported")
     config.load = marked(config.load, "the configuration is checked (imports torch)")
-    sweep.open_store = marked(sweep.open_store, "the store is open")
+    execution.open_store = marked(execution.open_store, "the store is open")
     launch._found = marked(launch._found, "Ray is up")
     tracking_database.prepare = marked(tracking_database.prepare, "MLflow has its database (imports mlflow)")
-    run_trials = sweep.run_trials
+    run_trials = execution.run_trials
 
     def runs(*given: Any, **named: Any) -> None:
         from ray import tune
@@ -51,7 +51,7 @@ def main() -> int:
         tune.Tuner.fit = fitted
         run_trials(*given, **named)
 
-    sweep.run_trials = runs
+    execution.run_trials = runs
     return sweep.main(sys.argv[1:])
 
 

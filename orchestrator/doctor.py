@@ -141,7 +141,7 @@ def tracking(sweep: Sweep) -> Iterator[Finding]:
 
 def store(sweep: Sweep) -> Iterator[Finding]:
     """Whether the task store, if the sweep names one, is whole."""
-    from orchestrator.sweep import open_store
+    from orchestrator.sweep_store import open_store
 
     if sweep.store is None:
         yield well(f"task store: none named; {sweep.recipe.name} is built into the cache when it is first needed")

@@ -40,7 +40,7 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     from orchestrator import config, hindsight
     from orchestrator.journal import given_before
     from orchestrator.plan import sweep_folder
-    from orchestrator.sweep import open_store
+    from orchestrator.sweep_store import open_store
     from streams.progress import ProgressLine
 
     sweep = config.check(given_before(sweep_folder(storage, name), name), f"{storage}/{name}")

@@ -12,7 +12,7 @@ from orchestrator import chunks, config, protocol
 from orchestrator.journal import Journal
 from orchestrator.metrics import Curves
 from orchestrator.plan import Trial, make_plan, sweep_folder
-from orchestrator.sweep import open_store
+from orchestrator.sweep_store import open_store
 
 CHUNK = 4
 

@@ -12,6 +12,7 @@ from orchestrator import config, cost, sweep
 from orchestrator.forecast import Forecast
 from orchestrator.journal import Journal
 from orchestrator.plan import make_plan
+from orchestrator.sweep_store import open_store
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import TINY, folder_with
 
@@ -98,7 +99,7 @@ def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
     document = yaml.safe_load(TINY) | yaml.safe_load(f"{{learners: {learner}, search: {search}}}")
     folder = folder_with(tmp_path, yaml.safe_dump(document))
     of = config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"])
-    journal = Journal.look(folder / "results/tiny", make_plan(of, sweep.open_store(of).hash))
+    journal = Journal.look(folder / "results/tiny", make_plan(of, open_store(of).hash))
     journal.take()
     (study,) = journal.plan.studies
     for alpha in (0.01, 0.02):

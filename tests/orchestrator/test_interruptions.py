@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator import chunks, config
 from orchestrator.plan import make_plan
-from orchestrator.sweep import open_store
+from orchestrator.sweep_store import open_store
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (
     LONG,

@@ -18,7 +18,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.plan import generator, make_plan
 from orchestrator.results import find_sweep, load_curves
 from orchestrator.schedule_chart import schedule
-from orchestrator.sweep import open_store
+from orchestrator.sweep_store import open_store
 from tests.orchestrator.computed_sweep import flip
 from tests.orchestrator.real_sweep import (
     assert_same,

@@ -1,0 +1,52 @@
+"""The task store that a sweep learns from: found or built, whole, and of the stream that the sweep names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from orchestrator.errors import ConfigError, fault
+from orchestrator.schedulers import check_interval
+from orchestrator.source import StoreSource
+from orchestrator.specification import Sweep
+from orchestrator.telling import Telling
+from streams.build import cached
+from streams.store import TaskStore
+from streams.transport import localise
+
+
+def open_store(sweep: Sweep, telling: Telling | None = None) -> TaskStore:
+    """The sweep's task store, whole: the one at the folder or address that it names, or the recipe's in the cache.
+
+    Raises:
+        StreamsError: the store is damaged or lacks a seed, or the source is not what it must be.
+        ConfigError: the store is of another stream.
+    """
+    building = (telling or Telling()).building()
+    if sweep.store is None:
+        path = cached(sweep.recipe, sweep.seeds, building).path
+        store = TaskStore.open(path, verify=True)
+    else:
+        store = _named_store(sweep, building)
+    shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()  # told here: a schedule that does not fit the tasks
+    if faults := check_interval(sweep.scheduler, shape.length, sweep.file):
+        raise ConfigError(*faults)
+    return store
+
+
+def _named_store(sweep: Sweep, building: Callable[[str, int, int], None]) -> TaskStore:
+    assert sweep.store is not None
+    store = TaskStore.open(localise(sweep.store, building), verify=True)
+    faults = []
+    if store.manifest["recipe"] != sweep.recipe.identity():
+        rule = f"must be a store of {json.dumps(sweep.recipe.identity())}"
+        faults.append(fault(sweep.file, "stream.store", rule, json.dumps(store.manifest["recipe"])))
+    missing = sorted(set(sweep.seeds) - set(store.seeds))
+    if missing:
+        remedy = (
+            f"add them: python -m streams.build {sweep.recipe.name} --out {sweep.store} --seeds {max(sweep.seeds) + 1}"
+        )
+        faults.append(fault(sweep.file, "seeds", f"must be among the store's seeds {store.seeds}", missing, remedy))
+    if faults:
+        raise ConfigError(*faults)
+    return store
