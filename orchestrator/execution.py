@@ -25,7 +25,7 @@ from orchestrator.launch import (
     run_trials,
     warm_up,
 )
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.progress import Progress
 from orchestrator.ray_health import output_to
 from orchestrator.rounds import failed_before, set_aside, write_schedules

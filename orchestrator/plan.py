@@ -1,13 +1,12 @@
-"""From a checked sweep to its trials: one per configuration, each with a hash that says what it is."""
+"""What a sweep runs: configurations, each with a hash that says what it is, trials, and what draws or copies them."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ import numpy as np
 
 from orchestrator.schedulers import PbtOptions
 from orchestrator.spaces import Space
-from orchestrator.specification import LearnerSpec, Sweep
-from streams.schedule import HeldBack, Schedule
+from orchestrator.specification import LearnerSpec
 
 RESULTS_VERSION = 3
 """Raised whenever the same configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
@@ -37,6 +35,21 @@ def canonical(value: Any) -> str:
 def short_hash(value: Any, length: int = 12) -> str:
     """The first hex digits of the SHA-256 of a JSON-able value."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+
+
+def generator(seed: int, purpose: list[Any]) -> np.random.Generator:
+    """Random numbers of a search, for one purpose."""
+    key = tuple(f"search {canonical(purpose)}".encode())
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=key)))
+
+
+def labelled(beginning: str, values: Mapping[str, Any]) -> str:
+    """A configuration's label: a learner's name, say, and the values that tell it from others."""
+    return " ".join([beginning, *(f"{key}={_shown(value)}" for key, value in sorted(values.items()))])
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -115,8 +128,7 @@ class Study:
     def trial(self, draws: Mapping[str, Any], seeds: tuple[int, ...] | None = None) -> Trial:
         """The trial with these values."""
         options = self.template.options | dict(draws)
-        words = [self.template.label, *(f"{key}={_shown(value)}" for key, value in sorted(draws.items()))]
-        configuration = replace(self.template, options=options, label=" ".join(words))
+        configuration = replace(self.template, options=options, label=labelled(self.template.label, draws))
         return Trial(configuration, seeds or self.seeds, self.key)
 
     def draws(self, trial: Trial) -> dict[str, Any]:
@@ -203,140 +215,3 @@ def sweep_folder(storage: str | Path, name: str) -> Path:
     if len(safe) > _FOLDER_LENGTH:  # ~ is in no short one
         safe = f"{safe[:_FOLDER_LENGTH]}~{short_hash(name)}"
     return Path(storage) / (safe if safe.strip(". ") else safe.replace(".", "%2E").replace(" ", "%20"))
-
-
-def make_plan(sweep: Sweep, store_hash: str) -> Plan:
-    """Cross the grids, draw the rest, and leave out what comes twice."""
-    stream = {
-        "name": sweep.recipe.name,
-        "options": sweep.recipe.options(),
-        "schedule": _described(sweep.schedule),
-        "store": store_hash,
-    }
-    several = len(sweep.learners) > len({spec.name for spec in sweep.learners})
-    searched = sweep.document.search.algorithm == "optuna"
-    trials: dict[str, Trial] = {}
-    studies: list[Study] = []
-    populations: list[Population] = []
-    for index, spec in enumerate(sweep.learners):
-        always_shown = _unlike_defaults(spec) if several else {}
-        if searched and spec.drawn:
-            studies += _studies(spec, sweep, stream, always_shown)
-            continue
-        if isinstance(sweep.scheduler, PbtOptions) and spec.drawn:
-            populations += _populations(spec, index, sweep, sweep.scheduler, stream, always_shown)
-            continue
-        for options, varying in _expand(spec, index, sweep):
-            configuration = _configuration(spec, sweep, stream, options, varying | always_shown)
-            trial = Trial(configuration, tuple(sweep.seeds))
-            trials.setdefault(trial.key, trial)
-    trials |= {member.key: member for population in populations for member in population.members}
-    planned = tuple(trials.values())
-    return Plan(sweep.name, planned, _resolved(sweep, stream), dict(sweep.given), tuple(studies), tuple(populations))
-
-
-def _configuration(
-    spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], options: dict[str, Any], shown: dict[str, Any]
-) -> Configuration:
-    return Configuration(
-        learner=spec.name,
-        options=options,
-        network=sweep.network,
-        batch_size=sweep.document.batch_size,
-        stream=stream,
-        label=" ".join([spec.name, *(f"{key}={_shown(value)}" for key, value in sorted(shown.items()))]),
-    )
-
-
-def _studies(spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], always_shown: dict[str, Any]) -> Iterator[Study]:
-    search = sweep.document.search
-    for chosen in _crossings(spec):
-        template = _configuration(spec, sweep, stream, spec.fixed | chosen, chosen | always_shown)
-        yield Study(spec, chosen, search.samples, search.seed, tuple(sweep.seeds), template)
-
-
-def _populations(
-    spec: LearnerSpec,
-    index: int,
-    sweep: Sweep,
-    options: PbtOptions,
-    stream: dict[str, Any],
-    always_shown: dict[str, Any],
-) -> Iterator[Population]:
-    """One for each crossing of the grids. All that decides its curves is in its hash: another is run anew."""
-    search = sweep.document.search
-    for chosen in _crossings(spec):
-        template = _configuration(spec, sweep, stream, spec.fixed | chosen, chosen | always_shown)
-        spaces = {key: [space.kind, list(space.values)] for key, space in spec.drawn.items()}
-        name = short_hash([template.hash, list(sweep.seeds), spaces, asdict(options), search.samples, search.seed])
-        changing = {key: space for key, space in spec.drawn.items() if options.mutate is None or key in options.mutate}
-        drawn = [_draws(spec, index, chosen, sample, search.seed) for sample in range(search.samples)]
-        different = {canonical(draws): draws for draws in drawn}.values()
-        members = tuple(
-            Trial(
-                replace(
-                    template,
-                    options=template.options | draws,
-                    label=f"{template.label} member {number}",
-                    population=name,
-                    mutated=tuple(sorted(changing)),
-                ),
-                tuple(sweep.seeds),
-            )
-            for number, draws in enumerate(different, 1)
-        )
-        yield Population(name, template.label, options, changing, search.seed, members)
-
-
-def _crossings(spec: LearnerSpec) -> Iterator[dict[str, Any]]:
-    grids = {key: space for key, space in spec.spaces.items() if space.is_grid}
-    for values in itertools.product(*(space.values for space in grids.values())):
-        yield dict(zip(grids, values, strict=True))
-
-
-def _described(schedule: Schedule) -> dict[str, Any]:
-    if isinstance(schedule, HeldBack):
-        return _described(schedule.schedule) | {"held_back": schedule.tasks}
-    return {"name": schedule.name, **asdict(schedule)}
-
-
-def _expand(spec: LearnerSpec, index: int, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every (all options, those that vary) of one learner."""
-    samples = sweep.document.search.samples if spec.drawn else 1
-    for chosen in _crossings(spec):
-        for sample in range(samples):
-            draws = _draws(spec, index, chosen, sample, sweep.document.search.seed)
-            yield spec.fixed | chosen | draws, chosen | draws
-
-
-def _draws(spec: LearnerSpec, index: int, chosen: dict[str, Any], sample: int, seed: int) -> dict[str, Any]:
-    # A generator per draw: more samples, or another grid value, leave the earlier draws as they were.
-    return {
-        key: space.draw(generator(seed, [index, spec.name, chosen, sample, key])) for key, space in spec.drawn.items()
-    }
-
-
-def generator(seed: int, purpose: list[Any]) -> np.random.Generator:
-    """Random numbers of a search, for one purpose."""
-    key = tuple(f"search {canonical(purpose)}".encode())
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=key)))
-
-
-def _unlike_defaults(spec: LearnerSpec) -> dict[str, Any]:
-    from learners import registry
-
-    defaults = asdict(registry.learner_class(spec.name).options_class())
-    return {key: value for key, value in spec.fixed.items() if value != defaults[key]}
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _resolved(sweep: Sweep, stream: dict[str, Any]) -> dict[str, Any]:
-    document = sweep.document.model_dump(mode="json")
-    learners = [
-        {"name": spec.name, **spec.fixed, **{key: {s.kind: list(s.values)} for key, s in spec.spaces.items()}}
-        for spec in sweep.learners
-    ]
-    return document | {"seeds": sweep.seeds, "network": sweep.network, "stream": stream, "learners": learners}

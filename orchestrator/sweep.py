@@ -21,7 +21,7 @@ from orchestrator.ending import ALL_WELL, BAD_INPUT, INTERRUPTED, SweepResult
 from orchestrator.errors import OrchestratorError
 from orchestrator.execution import execute
 from orchestrator.journal import Journal, given_before
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.specification import Sweep
 from orchestrator.storage import open_folder
 from orchestrator.strict_yaml import overridden

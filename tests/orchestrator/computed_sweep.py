@@ -11,7 +11,8 @@ from learners import checkpoint
 from orchestrator import chunks, config, protocol
 from orchestrator.journal import Journal
 from orchestrator.metrics import Curves
-from orchestrator.plan import Trial, make_plan, sweep_folder
+from orchestrator.plan import Trial, sweep_folder
+from orchestrator.planning import make_plan
 from orchestrator.sweep_store import open_store
 
 CHUNK = 4

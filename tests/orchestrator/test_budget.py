@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.forecast import forecast
 from orchestrator.journal import Journal
 from orchestrator.metrics import Curves
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.sweep_store import open_store
 
 from .real_sweep import folder_with, run, run_here, statuses, trials, uri

@@ -11,7 +11,7 @@ import yaml
 from orchestrator import config, cost, sweep
 from orchestrator.forecast import Forecast
 from orchestrator.journal import Journal
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.sweep_store import open_store
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import TINY, folder_with

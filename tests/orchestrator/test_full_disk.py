@@ -12,7 +12,7 @@ import pytest
 from orchestrator import chunks, config
 from orchestrator.disk import DiskFullError
 from orchestrator.journal import Journal, given_before
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.sweep import run_sweep
 from streams import build
 from tests.orchestrator.computed_sweep import compute

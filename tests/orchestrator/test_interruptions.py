@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import chunks, config
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.sweep_store import open_store
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (

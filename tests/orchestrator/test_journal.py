@@ -11,7 +11,7 @@ from orchestrator import chunks, config
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal, given_before
 from orchestrator.metrics import Curves
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from tests.orchestrator.computed_sweep import empty, flip, garble, halve
 
 LEARNERS = [{"name": "foml", "K": {"grid": [1, 5]}}]

@@ -15,7 +15,8 @@ from learners import checkpoint
 from orchestrator import chunks, config, pbt, protocol, rerun
 from orchestrator.descent import read
 from orchestrator.errors import OrchestratorError
-from orchestrator.plan import generator, make_plan
+from orchestrator.plan import generator
+from orchestrator.planning import make_plan
 from orchestrator.results import find_sweep, load_curves
 from orchestrator.schedule_chart import schedule
 from orchestrator.sweep_store import open_store

@@ -3,7 +3,7 @@
 import io
 
 from orchestrator import config
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.progress import Progress
 
 

@@ -13,7 +13,8 @@ from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.journal import Journal
 from orchestrator.legs import Leg, Stage
 from orchestrator.metrics import Curves
-from orchestrator.plan import Trial, make_plan
+from orchestrator.plan import Trial
+from orchestrator.planning import make_plan
 from orchestrator.run_names import parameters
 from orchestrator.search import Search
 from orchestrator.specification import Sweep

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator import config, usage
-from orchestrator.plan import make_plan
+from orchestrator.planning import make_plan
 from orchestrator.progress import Progress
 from orchestrator.screen import Screen, leaders
 from tests.orchestrator.real_sweep import LONG, PATIENCE_S, command, folder_with

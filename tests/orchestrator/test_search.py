@@ -11,7 +11,8 @@ from orchestrator import chunks, config
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal
 from orchestrator.metrics import Curves
-from orchestrator.plan import Trial, make_plan
+from orchestrator.plan import Trial
+from orchestrator.planning import make_plan
 from orchestrator.search import Search
 from orchestrator.specification import Sweep
 from orchestrator.studies import Studies
