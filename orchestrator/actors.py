@@ -13,9 +13,9 @@ import numpy as np
 import ray
 from ray import tune
 
-from orchestrator import chunks, kept, machine, metrics, protocol, provenance, usage
+from orchestrator import chunks, donors, kept, machine, metrics, protocol, provenance, usage
 from orchestrator.disk import told_when_full
-from orchestrator.legs import Leg, Stage
+from orchestrator.legs import Leg
 from orchestrator.pbt import fitness
 from orchestrator.source import Shape, Source, Stack
 from orchestrator.storage import TrialCopy
@@ -130,42 +130,58 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
     def _open(self) -> None:
         """Make the protocol, and take it to where the newest chunk file was; at a stage's begin, enter the stage."""
+        leg, done = self._leg, chunks.newest(self._folder, self._device, self._remarks)
+        for remark in self._remarks:
+            self._log.say(remark)
+        stage = None if leg is None else leg.stage(0 if done is None else done.batches)
+        copied = None
+        if leg is not None and stage is not None and stage.donor and done is not None and stage.at == done.batches:
+            copied = donors.state_of(
+                stage.donor, stage.at, leg.ways, self._chunk_of, self._made, self._remark, self._config["chunk"]
+            )
+        self._protocol = self._made({} if stage is None else stage.values)
+        ends, size = self._source.shape().ends, self._config["batch_size"]
+        self._kept = kept.steps(self._config["keep_checkpoints"], ends, size)
+        if done is not None:
+            if copied is None:
+                self._protocol.load_state_dict(done.state, done.curves)
+            else:
+                self._protocol.take_over(copied, done.curves)
+            self._log.say(f"goes on from batch {done.batches}, {done.path.name}")
+        if stage is not None and stage.at == self._protocol.batches:
+            self._protocol.mark(stage.marks or {})
+            of = f" and the state of {stage.donor}" if stage.donor else ""
+            self._log.say(f"from batch {stage.at} on with {stage.values}{of}")
+
+    def _made(self, values: dict[str, Any]) -> protocol.OnlineProtocol:
+        """The protocol at batch 0, its learner with these values."""
         config = self._config
-        done = chunks.newest(self._folder, self._device, self._remarks)
-        stage = None if self._leg is None else self._leg.stage(0 if done is None else done.batches)
-        self._protocol = protocol.assemble(
+        return protocol.assemble(
             self._store,
             config["learner"],
-            config["options"] if stage is None else config["options"] | stage.values,
+            config["options"] | values,
             config["seeds"],
             config["batch_size"],
             config["network"],
             source=self._source,
             device=self._device,
         )
-        self._kept = kept.steps(config["keep_checkpoints"], self._source.shape().ends, config["batch_size"])
-        if done is not None and stage is not None and stage.donor and stage.at == done.batches:
-            self._protocol.take_over(self._donated(stage), done.curves)
-        elif done is not None:
-            self._protocol.load_state_dict(done.state, done.curves)
-        if done is not None:
-            for remark in self._remarks:
-                self._log.say(remark)
-            self._log.say(f"goes on from batch {done.batches}, {done.path.name}")
-        if stage is not None and stage.at == self._protocol.batches:
-            self._protocol.mark(stage.marks or {})
-            copied = f" and the state of {stage.donor}" if stage.donor else ""
-            self._log.say(f"from batch {stage.at} on with {stage.values}{copied}")
 
-    def _donated(self, stage: Stage) -> dict[str, Any]:
-        """The state that the donor had when the stage began."""
+    def _chunk_of(self, member: str, batches: int) -> chunks.Chunk | None:
+        """The newest whole chunk of a member of the population, of at most so many batches."""
         if self._copy is None:
-            return chunks.at(Path(self._config["folder"]).parent / stage.donor, stage.at, self._device).state
-        theirs = TrialCopy(self._config["donors"][stage.donor])
+            return chunks.until(self._folder.parent / member, batches, self._device)
+        theirs = TrialCopy(self._config["donors"][member])
         try:
-            return chunks.at(theirs.folder, stage.at, self._device).state
+            return chunks.until(theirs.folder, batches, self._device)
         finally:
             theirs.close()
+
+    def _remark(self, line: str) -> None:
+        """For the trial's log, and for the sweep's output with the next result."""
+        line = f"{self._config['key']}: {line}"
+        self._remarks.append(line)
+        self._log.say(line)
 
     def step(self) -> dict[str, Any]:
         with self._log.recording():

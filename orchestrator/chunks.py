@@ -14,7 +14,6 @@ import pickle
 import re
 import socket
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,19 +110,9 @@ def _superseded(folder: Path, attempt: int) -> SupersededError:
     return SupersededError(f"{folder}: attempt {attempt} was superseded by attempt {newer}; it writes no more")
 
 
-def at(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk:
-    """The chunk after exactly so many batches.
-
-    Raises:
-        OrchestratorError: there is none that is whole.
-    """
-    for (there, _), path in _files(folder):
-        if there == batches:
-            with suppress(*_DAMAGE):
-                return _read(path, map_location)
-    raise OrchestratorError(
-        f"{folder}: has no whole chunk file of batch {batches}, which another trial is to go on from"
-    )
+def until(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk | None:
+    """The newest chunk of at most so many batches that is whole; None if there is none. For those who only look."""
+    return _settled(folder, map_location, batches)[0]
 
 
 def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[str] | None = None) -> Chunk | None:
@@ -132,16 +121,7 @@ def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[s
     Damaged ones that are newer are passed over, which the log tells. With `aside`, for one who alone writes here, they
     are renamed, and `aside` is given a line for each.
     """
-    found: Chunk | None = None
-    damaged: list[tuple[Path, str]] = []
-    before: list[Path] = []
-    while (listed := [path for _, path in _files(folder)]) != before:
-        before = listed
-        try:
-            found, damaged = _first_whole(listed, map_location)
-            break
-        except FileNotFoundError:
-            continue  # deleted by its writer since it was listed: newer ones are there
+    found, damaged = _settled(folder, map_location)
     instead = f"batch {found.batches}, from the chunk before it" if found else "the beginning: no older one is whole"
     for path, reason in damaged:
         line = f"{path}: damaged ({reason}); the trial goes on at {instead}"
@@ -151,6 +131,21 @@ def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[s
             path.replace(path.with_name(DAMAGED + path.name))
             aside.append(f"{line}; the damaged one is kept as {DAMAGED}{path.name}")
     return found
+
+
+def _settled(
+    folder: Path, map_location: torch.device | str, limit: int | None = None
+) -> tuple[Chunk | None, list[tuple[Path, str]]]:
+    """The newest chunk that is whole, of at most `limit` batches, and the newer ones that are damaged, and why; its
+    writer may write and delete meanwhile."""
+    before: list[Path] = []
+    while (listed := [path for (there, _), path in _files(folder) if limit is None or there <= limit]) != before:
+        before = listed
+        try:
+            return _first_whole(listed, map_location)
+        except FileNotFoundError:
+            continue  # deleted by its writer since it was listed: newer ones are there
+    return None, []
 
 
 def _first_whole(files: list[Path], map_location: torch.device | str) -> tuple[Chunk | None, list[tuple[Path, str]]]:

@@ -232,7 +232,7 @@ def run_trials(
 
     def specification(trial: Trial) -> dict[str, Any]:
         leg = search.leg(trial)
-        donors = set() if leg is None or mirror is None else {stage.donor for stage in leg.stages if stage.donor}
+        donors = [] if leg is None or mirror is None else list(leg.ways)
         return {
             "key": trial.key,
             "folder": str(trial.folder(root).absolute()),

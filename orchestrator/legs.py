@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -22,12 +23,13 @@ class Leg:
     """The next part of a member's way: on to batch `until`, where it pauses, or the stream is over.
 
     ``stages``: all so far, the first at batch 0; the last one is this leg's, and begins at its `start`. ``metric``: of
-    the sweep's objective.
+    the sweep's objective. ``ways``: of all whose state may be needed for it, the stages at which values changed.
     """
 
     stages: tuple[Stage, ...]
     until: int
     metric: str
+    ways: Mapping[str, tuple[Stage, ...]] = field(default_factory=dict)
 
     @property
     def start(self) -> int:

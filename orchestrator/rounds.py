@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,8 @@ class Rounds:
 
     def leg(self, key: str) -> Leg:
         """What a member is told when it goes on."""
-        return Leg(tuple(self._stages(key)), self._ends[len(self.decided)], self._metric)
+        stages = self._stages(key)
+        return Leg(tuple(stages), self._ends[len(self.decided)], self._metric, self._ways(stages))
 
     def arrived(self, key: str, fitness: float) -> bool:
         """A member is at the end of the round. Returns whether it was the last one, and all can go on."""
@@ -124,6 +125,18 @@ class Rounds:
                 marks = _marks(values) | {COPIED_FROM: float(self._number(copy.donor))}
                 stages.append(Stage(round_.at, values, copy.donor, marks))
         return stages
+
+    def _ways(self, stages: Iterable[Stage]) -> dict[str, tuple[Stage, ...]]:
+        """The ways of those who were copied in these stages, of those whom they had copied, and so on."""
+        ways: dict[str, tuple[Stage, ...]] = {}
+        waiting = [stage.donor for stage in stages if stage.donor]
+        while waiting:
+            if (key := waiting.pop()) not in ways:
+                ways[key] = tuple(
+                    replace(stage, marks=None) for stage in self._stages(key) if stage.donor or not stage.at
+                )
+                waiting += [stage.donor for stage in ways[key] if stage.donor]
+        return ways
 
     def _take_up(self) -> None:
         """Find every member where its newest chunk file says it is, and go on from there."""

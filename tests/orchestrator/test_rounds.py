@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orchestrator import chunks, config, rounds
-from orchestrator.errors import ConfigError, OrchestratorError
+from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal
 from orchestrator.legs import Leg, Stage
 from orchestrator.metrics import Curves
@@ -118,6 +118,11 @@ def test_a_member_is_told_its_whole_way(tmp_path: Path) -> None:
     marks = {"hyper/alpha1": after["alpha1"], "hyper/beta1": after["beta1"]}
     assert leg.stages[1].marks == {**marks, "hyper/copied_from": 1.0}
     assert leg.stages[2].marks == marks
+    # Of whoever is copied, the way is told, and of whom that one had copied.
+    assert dict(leg.ways) == {keys[0]: (Stage(0, journal.plan.populations[0].values(journal.plan.trial(keys[0]))),)}
+    later = of.leg(journal.plan.trial(keys[2]))
+    assert later is not None and later.stages[2].donor == keys[3]
+    assert dict(later.ways) == {**leg.ways, keys[3]: (Stage(0, at_first), Stage(ROUND, after, keys[0]))}
 
 
 @pytest.mark.parametrize("loss", ["nothing", "the file", "half of the file", "a number"])
@@ -199,6 +204,12 @@ def test_a_member_that_fails_is_out_and_the_others_go_on(tmp_path: Path) -> None
     following = [again.next() for _ in range(5)]
     assert members[3] not in following
     assert [trial for trial in following if trial in members] == members[:3]
+    # One that was copied and fails later: its way is told all the same.
+    for number in (1, 2):
+        again.paused(members[number], errors(number, 2 * ROUND)[-1])
+    assert again.failed(members[0], "no memory")
+    leg = again.leg(members[2])
+    assert leg is not None and leg.stages[1].donor == members[0].key and members[0].key in leg.ways
 
 
 def test_a_lost_member_copies_and_its_fitness_is_null(tmp_path: Path) -> None:
@@ -259,9 +270,12 @@ def test_chunks_that_others_copy_from_are_kept(tmp_path: Path) -> None:
         curves = Curves([0], 0, {"online_error": np.zeros((1, batches))}, {}, {"batches": np.array([batches])})
         chunks.write(tmp_path, attempt, {"at": batches}, curves, False, keep=(2, 4))
     assert sorted(int(path.name[6:14]) for path in tmp_path.glob("chunk-*")) == [2, 4, 7, 8]
-    assert chunks.at(tmp_path, 4).state == {"at": 4}
-    with pytest.raises(OrchestratorError, match="no whole chunk file of batch 5"):
-        chunks.at(tmp_path, 5)
+    found = [chunks.until(tmp_path, at) for at in (9, 7, 6, 4, 3)]
+    assert [chunk.state["at"] for chunk in found if chunk is not None] == [8, 7, 4, 4, 2]
+    for path in tmp_path.glob("chunk-00000002-*"):
+        halve(path)
+    assert chunks.until(tmp_path, 3) is None
+    assert list(tmp_path.glob("damaged-*")) == []  # it is for the member itself to set it aside
 
 
 @pytest.mark.parametrize(
