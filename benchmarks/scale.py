@@ -112,7 +112,7 @@ def stream_actor() -> Iterator[str]:
     with (
         tempfile.TemporaryDirectory() as folder,
         ray_running(local=True),
-        StreamActors(store, None, Path(folder), print),
+        StreamActors(store, seeds, None, Path(folder), print),
     ):
         actor = own_stream_actor(store.hash)
 

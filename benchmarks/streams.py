@@ -244,7 +244,7 @@ def measure(stores: dict[str, TaskStore], seconds: float) -> None:
         for kind, store in stores.items():
             # In turns, so that both meet the same disturbances.
             rates: dict[str, list[float]] = {"actor": [], "direct": []}
-            with StreamActors(store, None, store.path.parent, print):
+            with StreamActors(store, [0], None, store.path.parent, print):
                 for _ in range(ROUNDS):
                     through: dict[str, Any] = {
                         "actor": ActorSource(own_stream_actor(store.hash), [0], sequential),
@@ -260,7 +260,7 @@ def measure(stores: dict[str, TaskStore], seconds: float) -> None:
             print(
                 f"  {ratio:.2f} x the time of the direct read ({direct:,.0f}/s); goal <= 1.5: {verdict(ratio <= 1.5)}"
             )
-            with StreamActors(store, None, store.path.parent, print):
+            with StreamActors(store, [0], None, store.path.parent, print):
                 source = ActorSource(own_stream_actor(store.hash), [0], sequential)
                 share = waiting_share(store, source, chunks=3)
             print(f"  `online` waits for data {share:.2%} of its time; goal < 1 %: {verdict(share < 0.01)}")

@@ -257,7 +257,7 @@ def run_trials(
         return f"{key}" if leg is None else f"{key}-{leg.until}"
 
     try:
-        with halt.gently(progress.say), StreamActors(store, sweep.store, root, progress.say, mirror):
+        with halt.gently(progress.say), StreamActors(store, sweep.seeds, sweep.store, root, progress.say, mirror):
             tune.Tuner(
                 tune.with_resources(actors.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
                 tune_config=tune.TuneConfig(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,32 +39,33 @@ class StreamActor:
     Args:
         addresses: where the store may be found, the first that has it is used; paths and addresses as for `localise`.
         store_hash: what the store must be.
+        seeds: that it must have; its hash is the same for every set of seeds.
     """
 
-    def __init__(self, addresses: list[str], store_hash: str) -> None:
-        self._addresses, self._hash = addresses, store_hash
+    def __init__(self, addresses: list[str], store_hash: str, seeds: list[int]) -> None:
+        self._addresses, self._hash, self._seeds = addresses, store_hash, seeds
         self._opened: TaskStore | None = None
         self._sources: dict[tuple[tuple[int, ...], Schedule], StoreSource] = {}
 
     def _store(self) -> TaskStore:
         if self._opened is None:
             *others, last = self._addresses
-            near = next((address for address in others if self._is_there(address)), last)
+            near = next((address for address in others if self.has(address)), last)
             store = TaskStore.open(localise(near))
             if store.hash != self._hash:
                 raise StoreError(fault(near, "", f"must be the store {self._hash[:12]} on every node", store.hash[:12]))
+            if not set(self._seeds) <= set(store.seeds):
+                raise StoreError(fault(near, "", f"must have the seeds {self._seeds} on every node", store.seeds))
             self._opened = store
         return self._opened
 
-    def _is_there(self, address: str) -> bool:
+    def has(self, address: str) -> bool:
+        """Whether this very store is at the address, seen from here, with all its seeds that are needed."""
         try:
-            return TaskStore.open(localise(address)).hash == self._hash
+            store = TaskStore.open(localise(address))
         except StoreError:
             return False
-
-    def has(self, address: str) -> bool:
-        """Whether this very store is at the address, seen from here."""
-        return self._is_there(address)
+        return store.hash == self._hash and set(self._seeds) <= set(store.seeds)
 
     def sees(self, address: str, name: str) -> bool:
         """Whether there is a file of that name at the address, seen from this node."""
@@ -127,10 +128,11 @@ class StreamActors:
     """A store's actors inside a `with` block, owned by the caller (the driver): they live and die with it.
 
     There is one on every node when the block begins, and one comes on every node that joins later. A store that only
-    the driver has is put into the sweep's storage for the others to fetch.
+    the driver has, or has with all seeds, is put into the sweep's storage for the others to fetch.
 
     Args:
         store: the store, on this node.
+        seeds: of it, that are needed on every node.
         address: where other nodes find it; its own path if None.
         root: the sweep's folder, which every node has to see.
         mirror: what `root` is a copy of, if it is one; then every node has to reach its address.
@@ -143,12 +145,13 @@ class StreamActors:
     def __init__(
         self,
         store: TaskStore,
+        seeds: Sequence[int],
         address: str | None,
         root: Path,
         tell: Callable[[str], None],
         mirror: Mirror | None = None,
     ) -> None:
-        self._store, self._tell, self._mirror = store, tell, mirror
+        self._store, self._seeds, self._tell, self._mirror = store, list(seeds), tell, mirror
         self._root = root.absolute()
         self._storage = self._root.parent.as_uri() if mirror is None else mirror.storage
         self._shared: Path | str = ""
@@ -250,7 +253,7 @@ class StreamActors:
             max_task_retries=-1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
-        return actor.remote(self._addresses, self._store.hash)
+        return actor.remote(self._addresses, self._store.hash, self._seeds)
 
 
 def _nodes() -> dict[str, str]:
