@@ -149,7 +149,7 @@ def result_weight() -> Iterator[str]:
 
 def mlflow_rate(uri: str, name: str, server: int | None = None) -> Iterator[str]:
     """Points by batches of a thousand, here and in the server's process (and its children)."""
-    from orchestrator.run_tree import RunTree
+    from orchestrator.run_tree import write
     from orchestrator.tracking_database import connect, experiment_id, prepare
     from orchestrator.tracking_points import Point
 
@@ -157,13 +157,11 @@ def mlflow_rate(uri: str, name: str, server: int | None = None) -> Iterator[str]
     client = connect(uri)
     experiment = experiment_id(client, uri, f"scale-{os.getpid()}")
     run = client.create_run(experiment).info.run_id
-    sender = RunTree.__new__(RunTree)  # its `send` alone is wanted, which needs no more than a client
-    sender._client = client
-    sender.send(run, [Point("warm", 0, 1.0, 1)])
+    write(client, run, [Point("warm", 0, 1.0, 1)])
     servers = [] if server is None else [server, *children(server)]
     before, own, sent = sum(map(cpu_of, servers)), time.process_time(), 0
     while sent < 20_000:
-        sender.send(run, [Point(f"m{sent % 7}", sent + step, 0.5, 1_700_000_000_000) for step in range(1_000)])
+        write(client, run, [Point(f"m{sent % 7}", sent + step, 0.5, 1_700_000_000_000) for step in range(1_000)])
         sent += 1_000
     own, there = time.process_time() - own, sum(map(cpu_of, servers)) - before
     client.delete_run(run)

@@ -18,6 +18,7 @@ from scipy import stats
 from orchestrator import metrics
 from orchestrator.comparison import Row
 from orchestrator.results import SweepRuns
+from orchestrator.run_names import AT_FIRST
 from orchestrator.tracking_points import ADAPTATION, BY_TASK, REGRET, TRANSFER
 
 ALL_IN_COLOUR = 8
@@ -245,12 +246,16 @@ class _Configurations:
         return self._series(range(len(self._rows)), values, "points")
 
     def _varying(self, group: Sequence[int]) -> list[str]:
+        """Options that all of these have, with several values; what a population's members only began with is none."""
         values: dict[str, list[Any]] = {}
         for index in group:
             for key, value in self._rows[index].of.parameters.items():
-                if value not in values.setdefault(key, []):
-                    values[key].append(value)
-        return [key for key, there in values.items() if len(there) > 1]
+                values.setdefault(key, []).append(value)
+        return [
+            key
+            for key, there in values.items()
+            if len(there) == len(group) and any(value != there[0] for value in there) and not key.endswith(AT_FIRST)
+        ]
 
     def _differing_in(self, option: str) -> list[int]:
         """The largest group of configurations that differ in this option only, in order of its values; of two as large,
@@ -281,7 +286,7 @@ class _Configurations:
                 means = np.array([mean[x == value].mean() for value in values])
                 none = np.full(len(values), np.nan)
                 series.append(Series(f"{learner}, mean", values, means, none, none, style, marked=False))
-            if numeric and len(values) >= 5:
+            if numeric and len(values) >= 5 and len(np.unique(mean)) > 1:
                 correlations.append(f"ρ = {stats.spearmanr(x, mean).statistic:+.2f}, n = {len(x)}")
         ticks = () if numeric and len(distinct) > _GRID else tuple((places[repr(v)], _shown(v)) for v in distinct)
         log = numeric and min(places.values()) > 0 and max(places.values()) / min(places.values()) >= 10

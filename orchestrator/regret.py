@@ -19,7 +19,7 @@ import pandas as pd
 from orchestrator import metrics, results, tracked_tables
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.results import SweepRuns
-from orchestrator.run_tree import write_points
+from orchestrator.run_tree import write
 from orchestrator.tracked_tables import HINDSIGHT_FILE
 from orchestrator.tracking_points import REGRET, Point
 from streams.errors import StreamsError
@@ -82,7 +82,7 @@ def _write(runs: SweepRuns, found: pd.DataFrame) -> None:
 def _send(client: Any, run_id: str, metric: str, steps: np.ndarray, values: np.ndarray, time_ms: int) -> None:
     there = np.isfinite(values)
     points = [Point(metric, int(s), float(v), time_ms) for s, v in zip(steps[there], values[there], strict=True)]
-    write_points(client, run_id, points)
+    write(client, run_id, points)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -50,7 +50,7 @@ class ConfigurationRuns:
 
     ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
     ``metrics``: the numbers there is only one of (objective, seconds, …). ``digests``: file → SHA-256, of its tables.
-    ``population``: the hash of the population that it is a member of, empty if of none.
+    ``population``: the hash of the population that it is a member of, empty if of none. ``artifacts``: where they are.
     """
 
     run_id: str
@@ -65,11 +65,13 @@ class ConfigurationRuns:
     seeds: tuple[SeedRun, ...]
     population: str = ""
     digests: dict[str, str] = field(default_factory=dict)
+    artifacts: str = ""
 
 
 @dataclass(frozen=True)
 class SweepRuns:
-    """A sweep as MLflow has it, its configurations in the order of their runs. ``tags``: those of its own run."""
+    """A sweep as MLflow has it, its configurations in the order of their runs. ``tags`` and ``artifacts`` (where they
+    are): those of its own run."""
 
     client: Any
     run_id: str
@@ -79,6 +81,7 @@ class SweepRuns:
     configurations: tuple[ConfigurationRuns, ...]
     status: str = "FINISHED"
     tags: dict[str, str] = field(default_factory=dict)
+    artifacts: str = ""
 
 
 def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> pd.DataFrame:
@@ -125,6 +128,7 @@ def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | N
         tuple(_configurations(client, parent)),
         parent.info.status,
         dict(tags),
+        parent.info.artifact_uri,
     )
 
 
@@ -276,6 +280,7 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         seeds=tuple(sorted(seeds, key=lambda each: each.seed)),
         population=tags.get(POPULATION, ""),
         digests=digests(tags),
+        artifacts=run.info.artifact_uri,
     )
 
 
@@ -298,24 +303,24 @@ def _table(sweep: SweepRuns, of: ConfigurationRuns, name: str) -> pd.DataFrame |
     what = f"{name} of {of.label} (run {of.run_id})"
     instead = "its test errors are left out" if name == TEST_FILE else "its curves are read from the metrics"
     again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again from the chunk files"
-    return _read_or_tell(sweep.client, of.run_id, name, of.digests, what, f"{instead}; {again}")
+    return _read_or_tell(sweep.client, of, name, of.digests, what, f"{instead}; {again}")
 
 
 def _hindsight(sweep: SweepRuns) -> pd.DataFrame | None:
     """The reference of regret that is kept with a sweep; None if there is none, or it is damaged or out of reach."""
     what = f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id})"
     remedy = f"regret is left out; python -m orchestrator.regret {shlex.quote(sweep.name)} fits it again"
-    return _read_or_tell(sweep.client, sweep.run_id, HINDSIGHT_FILE, digests(sweep.tags), what, remedy)
+    return _read_or_tell(sweep.client, sweep, HINDSIGHT_FILE, digests(sweep.tags), what, remedy)
 
 
 def _read_or_tell(
-    client: Any, run_id: str, name: str, known: Mapping[str, str], what: str, remedy: str
+    client: Any, of: SweepRuns | ConfigurationRuns, name: str, known: Mapping[str, str], what: str, remedy: str
 ) -> pd.DataFrame | None:
     """A table; of one that is damaged the log has a line, and there is none."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return read(client, run_id, name, known.get(name))
+        return read(client, of.run_id, of.artifacts, name, known.get(name))
     except (MlflowException, OSError):
         return None
     except DamagedTable as error:

@@ -7,7 +7,7 @@ was begun before, finds its runs again by it and goes on with them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,8 +22,10 @@ from orchestrator.tracking_points import Point
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS_PER_CALL = 1_000
+ENTITIES_PER_CALL = 1_000
+"""Points, parameters and tags together."""
 ENTRIES_PER_CALL = 100
+"""Parameters; and tags."""
 RUNS_PER_CALL = 1_000
 TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
 PARENT = "mlflow.parentRunId"
@@ -44,15 +46,32 @@ class SeedRun:
     has: set[tuple[str, int]] = field(default_factory=set)
 
 
+@dataclass
+class _Unsent:
+    """What is to be written to one run."""
+
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+
+
 class RunTree:
-    """The runs of one sweep in one experiment; everything is found before it is made. Not for several threads."""
+    """The runs of one sweep in one experiment; everything is found before it is made. Not for several threads.
+
+    Points, parameters and tags are gathered and written together, by `flush` or before the run's status is set: a call
+    costs as much as eighty points in it.
+    """
 
     def __init__(
         self, client: Any, experiment: str, plan: Plan, provenance: Mapping[str, str], started_ms: int
     ) -> None:
         self._client, self._experiment, self._plan = client, experiment, plan
-        self.parent_id = self._parent(provenance, started_ms)
+        self._unsent: dict[str, _Unsent] = {}
+        self._found: tuple[str, dict[str, Any]] | None = None  # runs of a configuration, as they were a moment ago
+        self._untouched: set[str] = set()  # runs that were made here and have no point yet
+        self._running: set[str] = set()
         self._configurations: dict[str, str] = {}
+        self.parent_id = self._parent(provenance, started_ms)
         self._provenance = {key: value for key, value in provenance.items() if key not in OF_THE_SWEEP}
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
@@ -69,6 +88,7 @@ class RunTree:
         objective = self._plan.resolved["objective"]
         tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"]}
         self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": short_hash(self._plan.resolved)})
+        self.flush()
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
         return run_id
 
@@ -82,11 +102,11 @@ class RunTree:
         return (run for run in self.search(condition) if run.data.tags.get("foml.run_key", "").startswith(prefix))
 
     def _of_configuration(self, configuration: Configuration) -> dict[str, Any]:
-        """Run key → run, of a configuration and its seeds."""
-        return {
-            run.data.tags["foml.run_key"]: run
-            for run in self.mine(f"tags.`foml.configuration` = '{configuration.hash}'")
-        }
+        """Run key → run, of a configuration and its seeds; asked for once until `flush`."""
+        if self._found is None or self._found[0] != configuration.hash:
+            runs = self.mine(f"tags.`foml.configuration` = '{configuration.hash}'")
+            self._found = configuration.hash, {run.data.tags["foml.run_key"]: run for run in runs}
+        return dict(self._found[1])
 
     def _trials(self, configuration: Configuration) -> list[Trial]:
         return [trial for trial in self._plan.trials if trial.configuration == configuration]
@@ -119,9 +139,11 @@ class RunTree:
             tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id, "foml.seeds": seeds}
             tags |= _cut(self._provenance)
             run_id = str(self._client.create_run(self._experiment, run_name=configuration.label, tags=tags).info.run_id)
+            self._untouched.add(run_id)
+            self._running.add(run_id)
         else:
             run_id = str(run.info.run_id)
-            self.tag(run_id, {"foml.seeds": seeds, **self._provenance})
+            self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, **self._provenance})
         self.set_params(run_id, parameters(configuration))
         self._client.log_dict(run_id, self._described(configuration), CONFIGURATION_FILE)
         planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}
@@ -169,7 +191,9 @@ class RunTree:
             if run.data.tags.get(STOPPED_AT):
                 self.tag(seed_run.run_id, {STOPPED_AT: ""})
             out.append(seed_run)
-        self.set_status(parent, "RUNNING")
+        if parent not in self._running:
+            self.set_status(parent, "RUNNING")
+        self._found = None
         return out
 
     def points_of(self, run: Any) -> set[tuple[str, int]]:
@@ -180,7 +204,8 @@ class RunTree:
 
     def points_of_configuration(self, configuration: Configuration) -> set[tuple[str, int]]:
         """(metric, step) of every point of a configuration's own run."""
-        return self.points_of(self._client.get_run(self.configuration(configuration)))
+        run_id = self.configuration(configuration)
+        return set() if run_id in self._untouched else self.points_of(self._client.get_run(run_id))
 
     def complete_run(self, configuration: Configuration) -> Any:
         """The run of a configuration of which everything, and of all its seeds, has been written, by whomever; None if
@@ -193,13 +218,18 @@ class RunTree:
     def damaged_tables(self, run: Any) -> dict[str, str]:
         """Which of a run's tables are not as they were written or no longer there, and what is the matter."""
         known = tracked_tables.digests(run.data.tags)
-        return tracked_tables.damaged(self._client, run.info.run_id, known)
+        return tracked_tables.damaged(self._client, run.info.run_id, run.info.artifact_uri, known)
 
     def keep_tables(
         self, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Mapping[str, str] | None = None
     ) -> None:
-        """Keep tables with a run, in the place of those that may be there, and set its tags."""
-        tracked_tables.keep(self._client, run_id, tables, _cut(tags or {}))
+        """Keep tables with a run, in the place of those that may be there, and set its tags, as `tracked_tables.keep`
+        does; what is to be written to the run comes before."""
+        with tracked_tables.written(tables) as (paths, made):
+            self.tag(run_id, {**(tags or {}), **made})
+            self._flush(run_id)
+            for path in paths:
+                self.artifact(run_id, path)
 
     def complete(self, configuration: Configuration) -> None:
         """Mark a configuration as complete: the last thing that is written about it."""
@@ -241,41 +271,69 @@ class RunTree:
             }
         )
 
-    def send(self, run_id: str, points: Iterable[Point], has: set[tuple[str, int]] | None = None) -> None:
-        """Write the points that are not there yet, a thousand a call."""
-        write_points(self._client, run_id, (p for p in points if not has or (p.metric, p.step) not in has))
+    def send(self, run_id: str, points: Iterable[Point], has: Collection[tuple[str, int]] = ()) -> None:
+        """Points of a run, without those that it `has`."""
+        self._to_write(run_id).points += [p for p in points if not has or (p.metric, p.step) not in has]
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags, or overwrite them."""
-        from mlflow.entities import RunTag
-
-        entries = iter([RunTag(key, value) for key, value in _cut(tags).items()])
-        while batch := list(islice(entries, ENTRIES_PER_CALL)):
-            self._client.log_batch(run_id, tags=batch)
+        """Tags of a run; they take the place of older ones."""
+        self._to_write(run_id).tags |= _cut(tags)
 
     def set_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """Set parameters; the same again is no error, another value is."""
-        from mlflow.entities import Param
-
-        entries = iter([Param(key, value[:PARAM_LENGTH]) for key, value in params.items()])
-        while batch := list(islice(entries, ENTRIES_PER_CALL)):
-            self._client.log_batch(run_id, params=batch)
+        """Parameters of a run; the same again is no error, another value is."""
+        self._to_write(run_id).params |= {key: value[:PARAM_LENGTH] for key, value in params.items()}
 
     def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
-        """RUNNING, or how a run ended: FINISHED, FAILED or KILLED."""
+        """RUNNING, or how a run ended: FINISHED, FAILED or KILLED. What is to be written to it comes before."""
+        self._flush(run_id)
         if status == "RUNNING":
             self._client.update_run(run_id, status="RUNNING")
+            self._running.add(run_id)
         else:
+            self._running.discard(run_id)
             self._client.set_terminated(run_id, status, end_ms or time.time_ns() // 1_000_000)
 
+    def flush(self) -> None:
+        """Write all that was gathered."""
+        for run_id in list(self._unsent):
+            self._flush(run_id)
+        self._found = None
 
-def write_points(client: Any, run_id: str, points: Iterable[Point]) -> None:
-    """Write points to a run, a thousand a call."""
-    from mlflow.entities import Metric
+    def discard(self) -> None:
+        """Forget what was gathered: something went wrong, and what MLflow has is to be asked for again."""
+        self._unsent.clear()
+        self._found = None
 
-    entries = (Metric(point.metric, point.value, point.time_ms, point.step) for point in points)
-    while batch := list(islice(entries, METRICS_PER_CALL)):
-        client.log_batch(run_id, metrics=batch)
+    def _to_write(self, run_id: str) -> _Unsent:
+        return self._unsent.setdefault(run_id, _Unsent())
+
+    def _flush(self, run_id: str) -> None:
+        unsent = self._unsent.pop(run_id, _Unsent())
+        if unsent.points:
+            self._untouched.discard(run_id)
+        write(self._client, run_id, unsent.points, unsent.params, unsent.tags)
+
+
+def write(
+    client: Any,
+    run_id: str,
+    points: Iterable[Point] = (),
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> None:
+    """Write to a run, in as few calls as there can be; what is in the first of them is there before the rest."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    left = iter(points)
+    left_params = iter([Param(key, value) for key, value in (params or {}).items()])
+    left_tags = iter([RunTag(key, value) for key, value in (tags or {}).items()])
+    while True:
+        few, fewer = list(islice(left_params, ENTRIES_PER_CALL)), list(islice(left_tags, ENTRIES_PER_CALL))
+        some = islice(left, ENTITIES_PER_CALL - len(few) - len(fewer))
+        metrics = [Metric(point.metric, point.value, point.time_ms, point.step) for point in some]
+        if not (metrics or few or fewer):
+            return
+        client.log_batch(run_id, metrics=metrics, params=few, tags=fewer)
 
 
 def forget(uri: str, experiment: str, name: str) -> None:

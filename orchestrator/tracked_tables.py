@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,20 @@ def keep(client: Any, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Map
     """
     from mlflow.entities import RunTag
 
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {name: Path(folder) / name for name in tables}
-        for name, path in paths.items():
-            tables[name].to_parquet(path, index=False)
-        every = dict(tags or {}) | {_DIGEST + name: _sha256(path) for name, path in paths.items()}
-        client.log_batch(run_id, tags=[RunTag(key, value) for key, value in every.items()])
-        for path in paths.values():
+    with written(tables) as (paths, made):
+        client.log_batch(run_id, tags=[RunTag(key, value) for key, value in (dict(tags or {}) | made).items()])
+        for path in paths:
             client.log_artifact(run_id, str(path))
+
+
+@contextmanager
+def written(tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[list[Path], dict[str, str]]]:
+    """Tables (name → table) as files, for this block, and the tags that a run which gets them must have before."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in tables]
+        for path in paths:
+            tables[path.name].to_parquet(path, index=False)
+        yield paths, {_DIGEST + path.name: _sha256(path) for path in paths}
 
 
 def digests(tags: Mapping[str, str], names: Iterable[str] = (CURVES_FILE, TEST_FILE, HINDSIGHT_FILE)) -> dict[str, str]:
@@ -44,12 +51,13 @@ def digests(tags: Mapping[str, str], names: Iterable[str] = (CURVES_FILE, TEST_F
     return {name: tags[_DIGEST + name] for name in names if _DIGEST + name in tags}
 
 
-def read(client: Any, run_id: str, name: str, digest: str | None) -> pd.DataFrame | None:
+def read(client: Any, run_id: str, artifacts: str, name: str, digest: str | None) -> pd.DataFrame | None:
     """A table of a run; None if it has none of this name, and is not known to have had one.
 
     Args:
         client: of MLflow.
         run_id: the run.
+        artifacts: the URI of its artifacts.
         name: of the table.
         digest: its SHA-256; None if it is not known.
 
@@ -58,7 +66,7 @@ def read(client: Any, run_id: str, name: str, digest: str | None) -> pd.DataFram
         MlflowException, OSError: it is out of reach.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = _fetched(client, run_id, name, folder)
+        path = _fetched(client, run_id, artifacts, name, folder)
         if path is None:
             if digest is None:
                 return None
@@ -71,7 +79,7 @@ def read(client: Any, run_id: str, name: str, digest: str | None) -> pd.DataFram
             raise DamagedTable(f"damaged ({' '.join(str(error).split())[:200]})") from error
 
 
-def damaged(client: Any, run_id: str, known: Mapping[str, str]) -> dict[str, str]:
+def damaged(client: Any, run_id: str, artifacts: str, known: Mapping[str, str]) -> dict[str, str]:
     """Which of these tables (name → SHA-256) are not as they were written, and what is the matter with them.
 
     Raises:
@@ -80,18 +88,25 @@ def damaged(client: Any, run_id: str, known: Mapping[str, str]) -> dict[str, str
     found = {}
     for name, digest in known.items():
         try:
-            read(client, run_id, name, digest)
+            read(client, run_id, artifacts, name, digest)
         except DamagedTable as error:
             found[name] = str(error)
     return found
 
 
-def _fetched(client: Any, run_id: str, name: str, folder: str) -> Path | None:
-    """The file, fetched into the folder; None if the run has none of this name."""
-    from mlflow.exceptions import MlflowException
+def _fetched(client: Any, run_id: str, artifacts: str, name: str, folder: str) -> Path | None:
+    """The file: where it lies if that is on this machine, else fetched into the folder. None if the run has none of
+    this name.
 
+    By the URI of the run's artifacts: asked by the run's id, MLflow looks the run up three times for each file.
+    """
+    from mlflow.artifacts import download_artifacts
+    from mlflow.exceptions import MlflowException
+    from mlflow.utils.uri import is_local_uri
+
+    into = None if is_local_uri(artifacts) else folder
     try:
-        return Path(client.download_artifacts(run_id, name, folder))
+        return Path(download_artifacts(f"{artifacts}/{name}", dst_path=into, tracking_uri=client.tracking_uri))
     except (MlflowException, OSError):
         if name in {file.path for file in client.list_artifacts(run_id)}:
             raise

@@ -114,6 +114,8 @@ class Projection:
     def forget(self, key: str) -> None:
         """Something went wrong in the middle: what MLflow has of this trial is to be asked for again."""
         self.stack(key).seed_runs = self.stack(key).curves = None
+        if self._tree is not None:
+            self._tree.discard()
 
     def write_results(self, key: str, slices: Sequence[Curves]) -> None:
         """Send what is new in these slices. What overlaps is dropped, and a gap is filled from the chunk file."""
@@ -128,6 +130,7 @@ class Projection:
             if slice_.first_batch <= curves.batches < slice_.batches:
                 curves.extend(slice_.since(curves.batches))
         self._send(stack)
+        self.open().flush()
         self._check(stack)
 
     def bring_up_to_date(self, key: str) -> None:
@@ -135,10 +138,12 @@ class Projection:
         stack = self.stack(key)
         if stack.status:
             self._settle(stack)
+            self.open().flush()
         else:
             self._open_stack(stack)
             self._fill(stack)
             self._send(stack)
+            self.open().flush()
             self._check(stack)
 
     def close(self, status: str) -> str:

@@ -321,6 +321,19 @@ def test_effects_have_a_panel_for_each_option_that_varies():
     assert set(panels["gamma"].series[0].x) == {0.0, 1.0}
 
 
+def test_effects_are_of_options_that_every_configuration_keeps() -> None:
+    """Beside a population's members, which only begin with their values, stands the same learner with values of its own."""
+    members = [("foml", {"K": K, "alpha1_at_first": rate}, 0.3) for K, rate in ((1, 0.01), (5, 0.02), (1, 0.03))]
+    panels = charted(rows_of(*members, ("foml", {"K": 5, "alpha1": 0.01}, 0.2)))["effects"].panels
+    assert [panel.x_label for panel in panels] == ["K"]
+
+
+def test_a_learner_that_learns_nothing_has_no_correlation(recwarn: pytest.WarningsRecorder) -> None:
+    rows = rows_of(*(("foml", {"beta1": 10.0**-number}, 0.5) for number in range(6)))
+    (panel,) = charted(rows)["effects"].panels
+    assert panel.title == "beta1" and not recwarn.list
+
+
 def test_limits_of_y_are_the_means():
     panel = Panel("", "", "", (line("a", 0),))
     assert panel.y_limits == (0, pytest.approx(1.12 * 0.8))
