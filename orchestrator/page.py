@@ -8,19 +8,15 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from orchestrator import descent, tables
-from orchestrator.charts import Chart, Panel, Series
+from orchestrator import descent, page_charts, tables
+from orchestrator.charts import Chart, Series
 from orchestrator.comparison import Row
 from orchestrator.descent import Descent
-from orchestrator.figures import COLOURS, GREY
+from orchestrator.figures import GREY
+from orchestrator.page_charts import Hidden
 from orchestrator.results import SweepRuns
 
-_MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "x")
-_DASHES: tuple[Any, ...] = ("solid", [8, 3], [7, 3, 2, 3], [2, 2], [10, 3, 2, 3, 2, 3])
 _TOLD = (
     "foml.git_commit",
     "foml.git_dirty",
@@ -67,14 +63,22 @@ diverged or are missing are named, and are in no mean.</p>
 <div class="scroll">{told}</div>
 {roots}
 <script>
-const owned = {owned};
-function show(place, on) {{
-  const models = (owned[place] || []).flatMap(id => Bokeh.documents.map(each => each.get_model_by_id(id)));
-  for (const model of models) if (model) model.visible = on;
+const owned = {owned}, filtered = {filtered};
+const model = id => Bokeh.documents.map(each => each.get_model_by_id(id)).find(each => each);
+function show(changed) {{
+  const shown = new Map();
+  for (const box of changed) {{
+    for (const id of owned[box.value] || []) model(id).visible = box.checked;
+    for (const [id, index] of filtered[box.value] || []) {{
+      if (!shown.has(id)) shown.set(id, [...model(id).booleans]);
+      shown.get(id)[index] = box.checked;
+    }}
+  }}
+  for (const [id, booleans] of shown) model(id).booleans = booleans;
 }}
 const boxes = [...document.querySelectorAll("#series input")];
-for (const box of boxes) box.addEventListener("change", () => show(box.value, box.checked));
-function showAll(on) {{ for (const box of boxes) {{ box.checked = on; show(box.value, on); }} }}
+for (const box of boxes) box.addEventListener("change", () => show([box]));
+function showAll(on) {{ for (const box of boxes) box.checked = on; show(boxes); }}
 </script>
 </body></html>
 """
@@ -85,9 +89,9 @@ def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart], descent
     from bokeh.embed import components
     from bokeh.resources import Resources
 
-    owned: dict[int, list[str]] = {}
+    hidden = Hidden()
     plots = {
-        f"{chart.name}-{index}": _plot(panel, panel.y_limits, owned)
+        f"{chart.name}-{index}": page_charts.plot(panel, panel.y_limits, hidden)
         for chart in charts
         for index, panel in enumerate(chart.panels)
         if panel.y_limits
@@ -102,7 +106,7 @@ def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart], descent
         + "</div>"
         for chart in charts
     )
-    colours = {series.owner: _colour(series) for series in _all_series(charts[:1])}
+    colours = {series.owner: page_charts.colour(series) for series in _all_series(charts[:1])}
     reached = tables.points_to(rows)
     told = [("", ""), *((key.removeprefix("foml."), sweep.tags[key]) for key in _TOLD if key in sweep.tags)]
     return _PAGE.format(
@@ -116,7 +120,8 @@ def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart], descent
         charts=divs,
         told=tables.as_html(told),
         roots=script,
-        owned=json.dumps(owned),
+        owned=json.dumps(hidden.models),
+        filtered=json.dumps(hidden.filters),
     )
 
 
@@ -167,66 +172,3 @@ def _toggles(rows: Sequence[Row], colours: dict[int | None, str]) -> str:
 
 def _all_series(charts: Sequence[Chart]) -> list[Series]:
     return [series for chart in charts for panel in chart.panels for series in panel.series]
-
-
-def _colour(series: Series) -> str:
-    return GREY if series.style is None else COLOURS[series.style % len(COLOURS)]
-
-
-def _plot(panel: Panel, y_limits: tuple[float, float], owned: dict[int, list[str]]) -> Any:
-    from bokeh.models import HoverTool, Range1d
-    from bokeh.plotting import figure
-
-    low, high = y_limits
-    plot = figure(
-        title=panel.title,
-        x_axis_label=panel.x_label,
-        y_axis_label=panel.y_label,
-        x_axis_type="log" if panel.log_x else "linear",
-        y_axis_type="log" if panel.log_y else "linear",
-        y_range=Range1d(start=low, end=high),
-        tools="box_zoom,wheel_zoom,pan,reset,save",
-        active_drag="box_zoom",
-        active_scroll=None,
-        height=380,
-        sizing_mode="stretch_width",
-    )
-    plot.toolbar.logo = None
-    named = []
-    for series in panel.series:
-        glyphs = _drawn(plot, series)
-        named.append(glyphs[-1])
-        if series.owner is not None:
-            owned.setdefault(series.owner, []).extend(glyph.id for glyph in glyphs)
-    values = "@y{0.[00000000]}" if panel.log_y else "@y{0.0000} [@low{0.0000}, @high{0.0000}]"
-    tooltips = [("", "$name"), (panel.x_label, "@x{0.[0000]}"), (panel.y_label, values)]
-    plot.add_tools(HoverTool(tooltips=tooltips, renderers=named))
-    if panel.ticks:
-        plot.xaxis.ticker = [x for x, _ in panel.ticks]
-        plot.xaxis.major_label_overrides = dict(panel.ticks)
-    return plot
-
-
-def _drawn(plot: Any, series: Series) -> list[Any]:
-    """The series' glyphs: band or bars, line or points; the last is the one with the values."""
-    from bokeh.models import CDSView, ColumnDataSource, Line, Scatter, Segment, VArea
-
-    colour = _colour(series)
-    style, in_front = series.style or 0, series.style is not None
-    source = ColumnDataSource({"x": series.x.astype(float), "y": series.y, "low": series.low, "high": series.high})
-    width, dash = (2, _DASHES[style % len(_DASHES)]) if in_front else (1, "solid")
-    line = Line(x="x", y="y", line_color=colour, line_width=width, line_dash=dash)
-    glyphs: list[Any] = []
-    if series.kind == "line":
-        if in_front and np.isfinite(series.low).any():
-            glyphs.append(VArea(x="x", y1="low", y2="high", fill_color=colour, fill_alpha=0.14))
-        glyphs.append(line)
-    else:
-        glyphs.append(Segment(x0="x", y0="low", x1="x", y1="high", line_color=colour, line_alpha=0.5))
-        if series.kind == "both":
-            glyphs.append(line)
-        marker = _MARKERS[style % len(_MARKERS)]
-        glyphs.append(Scatter(x="x", y="y", marker=marker, size=9, line_color=colour, fill_color="white", line_width=2))
-    # Not plot.line and its like, and one view for both: they make more models, which a hundred configurations pay for.
-    view = CDSView()
-    return [plot.add_glyph(source, glyph, view=view, name=series.hint or series.label) for glyph in glyphs]

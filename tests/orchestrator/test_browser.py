@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib.image
@@ -25,7 +26,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from orchestrator import report
+from orchestrator.charts import Chart, Panel, Series
+from orchestrator.comparison import Row
+from orchestrator.metrics import Interval
+from orchestrator.page import page as whole_page
 from orchestrator.plan import Trial
+from orchestrator.results import ConfigurationRuns, SweepRuns
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
 
@@ -248,3 +254,73 @@ def test_the_reports_page_from_disk(page, tracked):
     after = driver.execute_script(limits, root)
     assert before[0] < after[0] < after[1] < before[1]
     page.shot("10 zoomed")
+
+
+def of_many(count):
+    """The page of so many configurations: one in colour, the others as grey lines and points, each at its own height."""
+    rows = [
+        Row(
+            ConfigurationRuns("x", str(number), f"foml {number}", "foml", False, True, (0,), {}, {}, ()),
+            Interval(0.5, 0.4, 0.6, 3),
+            Interval(0.5, 0.4, 0.6, 3),
+        )
+        for number in range(count)
+    ]
+
+    def series(number, kind):
+        x = np.arange(1.0, 21.0) if kind == "line" else np.array([1.0 + number])
+        y = np.full(len(x), (1 + number) / (2 + count))
+        nothing = np.full(len(x), np.nan)
+        style = None if number else 0
+        return Series(f"foml {number}", x, y, nothing, nothing, style, number, kind)
+
+    panels = tuple(
+        Panel(kind, "tasks seen", "error", tuple(series(number, kind) for number in range(count)))
+        for kind in ("line", "points")
+    )
+    return whole_page(
+        SweepRuns(None, "x", "many", "cumulative_error", "min", ()), rows, [Chart("many", "many", panels)]
+    )
+
+
+def unlike(one, other):
+    """The share of pixels that differ."""
+    return float((one != other).any(axis=-1).mean())
+
+
+def test_series_in_grey_are_few_models_and_are_hidden_one_by_one(page, tmp_path):
+    driver = page.driver
+    (tmp_path / "report.html").write_text(of_many(20), encoding="utf-8")
+    driver.get_log("browser")
+    driver.get((tmp_path / "report.html").as_uri())
+    page.until(lambda driver: driver.execute_script("return Bokeh.documents[0]?.is_idle"), "Bokeh's charts")
+    models = "return Bokeh.documents.flatMap(each => [...each._all_models.values()].map(each => each.type))"
+    drawn = driver.execute_script(models).count("GlyphRenderer")
+    assert drawn == 1 + 1 + 2 + 2, "of lines: the one in colour and all in grey; of points: each with its bars"
+    chart = page.find("#many")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    boxes = driver.find_elements(By.CSS_SELECTOR, "#series input")
+
+    def seen(before):
+        """The chart, once it is still and not as it was."""
+
+        def settled(driver):
+            first = matplotlib.image.imread(BytesIO(chart.screenshot_as_png))
+            time.sleep(0.5)  # one panel is drawn after the other
+            second = matplotlib.image.imread(BytesIO(chart.screenshot_as_png))
+            return None if unlike(first, second) or not unlike(first, before) else [first]
+
+        return page.until(settled, "another picture")[0]
+
+    everything = seen(0.0)
+    driver.execute_script("arguments[0].click()", boxes[7])
+    fewer = seen(everything)
+    driver.execute_script("showAll(false)")
+    nothing = seen(fewer)
+    assert unlike(everything, fewer) == pytest.approx(unlike(everything, nothing) / 20, rel=0.5), "one of twenty"
+    driver.execute_script("arguments[0].click()", boxes[7])
+    alone = seen(nothing)
+    assert unlike(alone, nothing) == pytest.approx(unlike(everything, fewer), rel=0.2), "the same one"
+    driver.execute_script("showAll(true)")
+    assert unlike(seen(alone), everything) == 0.0, "all of them again"
+    assert [line for line in driver.get_log("browser") if line["level"] == "SEVERE"] == []
