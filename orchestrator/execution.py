@@ -23,7 +23,6 @@ from orchestrator.launch import (
     prepare_environment,
     ray_running,
     run_trials,
-    warm_up,
 )
 from orchestrator.planning import make_plan
 from orchestrator.progress import Progress
@@ -179,8 +178,6 @@ def _run_open_trials(
     with output_to(journal.root / RAY_LOG), ray_running(local, lost) as cluster:
         check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
         slots = cluster.slots(sweep)
-        if cluster.local:
-            warm_up(sweep, min(slots, plan.size - len(outcome.ended)))
         progress = Progress(plan, slots)
         for key in outcome.ended:
             progress.already(key, "done" if key in outcome.finished else "stopped")

@@ -108,27 +108,6 @@ def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Itera
             ray.shutdown()  # no longer guarded: on a busy machine it takes seconds after the control service has gone
 
 
-def warm_up(sweep: Sweep, actors: int) -> None:
-    """Let the worker processes of a Ray that has just started import what so many learner actors will need.
-
-    It returns at once. The driver has imports of its own to do meanwhile, and an actor that finds such a process starts
-    in it.
-    """
-    import ray
-
-    wanted = sweep.document.resources
-    task = ray.remote(num_cpus=wanted.cpus, num_gpus=wanted.gpus, max_retries=0)(_import_actors)
-    for _ in range(min(actors, os.cpu_count() or 1)):  # more at once would only be in each other's way
-        task.remote()
-
-
-def _import_actors() -> None:
-    from learners import registry
-    from orchestrator import actors  # noqa: F401
-
-    registry.names()
-
-
 def _found(local: bool) -> Cluster:
     there = nodes.joined()
     more = [] if local else nodes.startable()
