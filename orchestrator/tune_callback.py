@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from orchestrator.tracking import Writer
 
 
+_KEPT = ("trial_id", "training_iteration", "done")
+"""Of a trial's last result, once it is over: Tune never reads more."""
+
+
 class _StaysHere:
     """Tune pickles what is in here into files that nobody reads: it goes in empty, queues and locks and all."""
 
@@ -82,8 +86,10 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
-        for statistics in (trial.metric_analysis, trial.metric_n_steps):
-            statistics.clear()  # Tune keeps some of every number in a result, for as long as the sweep lasts
+        # Tune keeps some of every number in a result, and the whole last one, for as long as the sweep lasts.
+        for kept in (trial.metric_analysis, trial.metric_n_steps):
+            kept.clear()
+        trial.run_metadata.last_result = {key: trial.last_result[key] for key in _KEPT if key in trial.last_result}
         key = _key(trial)
         if key in self._outcome.finished:
             self._writer.finished(key)
