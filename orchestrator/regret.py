@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator import metrics, results, tracked_tables
+from orchestrator.derived_curves import with_regret
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.results import SweepRuns
 from orchestrator.run_tree import write
@@ -57,7 +58,7 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     made = hindsight.reference(store, network, sweep.seeds, sweep.schedule, size, epochs, ProgressLine())
     tracked_tables.keep(runs.client, runs.run_id, {HINDSIGHT_FILE: made}, {_EPOCHS: str(epochs)})
     runs = replace(runs, tags=dict(runs.client.get_run(runs.run_id).data.tags))
-    curves = results.with_regret(runs, results.curves_of(runs))
+    curves = with_regret(runs, results.curves_of(runs))
     found = curves[curves.metric == REGRET]
     _write(runs, found)
     return found

@@ -19,6 +19,7 @@ import pandas as pd
 
 from orchestrator import charts, comparison, descent, figures, results, tables
 from orchestrator.comparison import Row
+from orchestrator.derived_curves import with_adaptation, with_regret
 from orchestrator.descent import Descent
 from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import OrchestratorError, fault
@@ -78,7 +79,7 @@ def write_report(
         OrchestratorError: `out` cannot be written; or there are no test errors.
     """
     sweep = results.find_sweep(name, uri, experiment)
-    curves = results.with_regret(sweep, results.with_adaptation(sweep, results.curves_of(sweep)))
+    curves = with_regret(sweep, with_adaptation(sweep, results.curves_of(sweep)))
     test_errors = _test_errors(sweep) if test else None
     rows = comparison.compare(sweep, curves, thresholds, test_errors)
     if test_errors is not None:

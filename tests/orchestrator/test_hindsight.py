@@ -12,6 +12,7 @@ from mlflow.tracking import MlflowClient
 
 from learners import networks
 from orchestrator import hindsight, metrics, protocol, regret, report, results
+from orchestrator.derived_curves import with_regret
 from orchestrator.errors import OrchestratorError
 from orchestrator.tracked_tables import HINDSIGHT_FILE
 from streams import schedule
@@ -116,7 +117,7 @@ def test_regret_of_a_sweep(
     flip(next(folder.glob(f"mlartifacts/*/{sweep.run_id}/artifacts/{HINDSIGHT_FILE}")))
     curves_before = results.load_curves("small", uri(folder))
     caplog.clear()
-    again = results.with_regret(results.find_sweep("small", uri(folder)), curves_before)
+    again = with_regret(results.find_sweep("small", uri(folder)), curves_before)
     assert again.equals(curves_before)  # without regret
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith(
