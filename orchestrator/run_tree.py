@@ -209,11 +209,15 @@ class RunTree:
 
     def complete_run(self, configuration: Configuration) -> Any:
         """The run of a configuration of which everything, and of all its seeds, has been written, by whomever; None if
-        that is not so."""
+        that is not so. It hangs below the sweep's run, should that have been deleted and made anew."""
         run = self._of_configuration(configuration).get(f"{sweep_key(self._plan.name)}/{configuration.hash}")
         if run is None or run.info.status != "FINISHED":
             return None
-        return run if run.data.tags.get("foml.complete_for") == self._seeds(configuration) else None
+        if run.data.tags.get("foml.complete_for") != self._seeds(configuration):
+            return None
+        if run.data.tags.get(PARENT) != self.parent_id:
+            self.tag(run.info.run_id, {PARENT: self.parent_id})
+        return run
 
     def damaged_tables(self, run: Any) -> dict[str, str]:
         """Which of a run's tables are not as they were written or no longer there, and what is the matter."""
@@ -301,7 +305,8 @@ class RunTree:
 
     def discard(self) -> None:
         """Forget what was gathered: something went wrong, and what MLflow has is to be asked for again."""
-        self._unsent.clear()
+        for known in (self._unsent, self._configurations, self._untouched, self._running):
+            known.clear()  # with what was gathered, something of a run may be lost that was made a moment ago
         self._found = None
 
     def _to_write(self, run_id: str) -> _Unsent:

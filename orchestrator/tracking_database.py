@@ -262,8 +262,8 @@ def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
 
 def first_line(error: BaseException) -> str:
     """What an exception says, in one line: MLflow's and SQLAlchemy's go on for pages."""
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def _lock(path: Path) -> Path:

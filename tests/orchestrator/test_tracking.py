@@ -20,6 +20,7 @@ from mlflow import MlflowClient
 
 from orchestrator import tracking
 from orchestrator.plan import Plan, Trial
+from orchestrator.run_names import parameters
 from orchestrator.tracking import TrackingError, Writer, prepare
 from orchestrator.tracking_projection import Projection
 
@@ -175,6 +176,42 @@ def test_a_database_that_fails_for_a_while_is_caught_up_with(sweep, tracking_uri
     assert writer.drain() == [f"{line}; tried again, and all is written now"]
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
+
+
+def test_what_was_to_be_written_when_the_database_failed_is_not_lost(sweep, tracking_uri):
+    """Runs are made, and then their first points fail: parameters and tags of the others come with the next try."""
+    trial = sweep.plan.trials[0]
+    path = tracking_uri.removeprefix("sqlite:///")
+    writer = writer_of(tracking_uri, sweep)
+    assert writer.drain() == []
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE metrics RENAME TO away")
+    sweep.write_chunk(trial)
+    writer.finished(trial.key)
+    (line,) = writer.drain()
+    assert line.startswith("tracking: foml K=5: (sqlite3.OperationalError) no such table: ") and "metrics" in line
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE away RENAME TO metrics")
+    assert writer.drain() == [f"{line}; tried again, and all is written now"]
+    writer.close("FINISHED")
+    assert_seed_runs_hold(tracking_uri, sweep, trial)
+    seen = Seen(tracking_uri)
+    assert seen.one("configuration").data.params == parameters(trial.configuration)
+    assert seen.one("seed", seed=1).data.params == {**parameters(trial.configuration), "seed": "1"}
+    assert seen.statuses() == {"FINISHED": 5}
+
+
+def test_runs_hang_below_the_sweeps_run_when_that_was_deleted(sweep, tracking_uri):
+    old = made.write_all(sweep, tracking_uri)
+    Seen(tracking_uri).client.delete_run(old)
+    writer = writer_of(tracking_uri, sweep)
+    for trial in sweep.plan.trials:
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    parent = writer.close("FINISHED")
+    seen = Seen(tracking_uri)
+    assert parent != old and seen.one("sweep").info.run_id == parent
+    assert [run.data.tags["mlflow.parentRunId"] for run in seen.of("configuration")] == [parent] * 2
 
 
 FEED = """
