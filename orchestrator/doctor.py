@@ -20,8 +20,8 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.findings import Finding, ill, well
 from orchestrator.launch import local_gpus, prepare_environment
 from orchestrator.node_checks import check_nodes, gpus_agree, torch_gpus
+from orchestrator.place import marked
 from orchestrator.specification import Sweep
-from orchestrator.storage import marked
 from streams.address import is_address, shown
 from streams.cache import cache_folder
 from streams.errors import StreamsError

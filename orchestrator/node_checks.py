@@ -14,8 +14,8 @@ from orchestrator import nodes
 from orchestrator.findings import Finding, ill, well
 from orchestrator.launch import ray_running
 from orchestrator.nodes import Node
+from orchestrator.place import is_there, marked
 from orchestrator.specification import Sweep
-from orchestrator.storage import is_there, marked
 from streams.address import shown
 
 CLOCKS_S = 2.0

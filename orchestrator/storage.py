@@ -1,119 +1,25 @@
 """A sweep whose results lie at an address (`storage=s3://bucket/prefix`): what is there is the truth.
 
-All that reads and writes a sweep's folder reads and writes files here; this module carries them. Every file is put in
-one piece, so it is there whole or not at all, and nothing at an address is ever renamed. The driver has a copy of the
-sweep's folder in its cache, and each learner actor one of its trial's in a scratch folder. A copy is made equal to what
-is at the address before it is read, so a machine that is new to the sweep, or was away, knows all of it.
+All that reads and writes a sweep's folder reads and writes files here; this module carries them. The driver has a copy
+of the sweep's folder in its cache, and each learner actor one of its trial's in a scratch folder. A copy is made equal
+to what is at the address before it is read, so a machine that is new to the sweep, or was away, knows all of it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import pyarrow as pa
-from pyarrow import fs
-
-from orchestrator.errors import ConfigError, fault
+from orchestrator.place import Place, finished, reached, take
 from orchestrator.plan import sweep_folder
-from streams.address import is_address, joined, open_address, shown
+from streams.address import is_address, joined, shown
 from streams.cache import cache_folder, locked
-
-_FAILURES = (OSError, pa.ArrowException, ValueError)
-
-logger = logging.getLogger(__name__)
-
-
-class Place:
-    """One folder at an address, flat: files are put, taken and removed by their names."""
-
-    def __init__(self, address: str) -> None:
-        self.shown = shown(address)
-        self._files, self._root = open_address(address)
-
-    def listing(self) -> dict[str, fs.FileInfo]:
-        """The files there by name."""
-        found = self._files.get_file_info(fs.FileSelector(str(self._root), allow_not_found=True))
-        return {info.base_name: info for info in found if info.type == fs.FileType.File}
-
-    def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        there: bool = self._files.get_file_info(str(self._root / name)).type == fs.FileType.File
-        return there
-
-    def folders(self) -> list[str]:
-        """Names of the folders there."""
-        found = self._files.get_file_info(fs.FileSelector(str(self._root), allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
-
-    def put(self, path: Path) -> None:
-        """Copy a file there, whole or not at all, in place of what has its name."""
-        if isinstance(self._files, fs.LocalFileSystem):  # a folder (`file://`): there, whole means renamed
-            (folder := Path(self._root)).mkdir(parents=True, exist_ok=True)
-            unfinished = folder / f".{path.name}.{secrets.token_hex(4)}"
-            shutil.copyfile(path, unfinished)
-            unfinished.replace(folder / path.name)
-            return
-        with self._files.open_output_stream(str(self._root / path.name)) as stream:
-            stream.write(path.read_bytes())
-
-    def read(self, name: str) -> bytes:
-        """A file's content."""
-        with self._files.open_input_stream(str(self._root / name)) as stream:
-            content: bytes = stream.read()
-        return content
-
-    def remove(self, name: str) -> None:
-        """Delete a file; nothing if it is not there, or if another deletes it at the same time."""
-        with suppress(FileNotFoundError):
-            if self.has(name):
-                self._files.delete_file(str(self._root / name))
-
-    def clear(self) -> None:
-        """Delete every file there."""
-        for name in self.listing():
-            self.remove(name)
-
-    def pull(self, folder: Path) -> None:
-        """Make a local folder equal to this one; files that are the same stay as they are."""
-        folder.mkdir(parents=True, exist_ok=True)
-        complete = False
-        while not complete:  # where a file was deleted since it was listed, there is a newer one that was not
-            there = _finished(self.listing())
-            complete = all(_take(self, name, info, folder / name) for name, info in there.items())
-        for path in folder.iterdir():
-            if path.name[0] != "." and path.name not in there and path.is_file():
-                path.unlink(missing_ok=True)
-
-
-def _finished(there: dict[str, fs.FileInfo]) -> dict[str, fs.FileInfo]:
-    """Without those that somebody is writing, or marks a place with."""
-    return {name: info for name, info in there.items() if not name.startswith(".")}
-
-
-def _take(place: Place, name: str, info: fs.FileInfo, path: Path) -> bool:
-    """Bring one file, unless it is here already. Returns whether it was still there."""
-    stamp = int(info.mtime_ns or 0)
-    if path.is_file() and path.stat().st_size == info.size and path.stat().st_mtime_ns == stamp:
-        return True
-    try:
-        content = place.read(name)
-    except FileNotFoundError:
-        return False
-    unfinished = path.with_name(f".{name}.{os.getpid()}")
-    unfinished.write_bytes(content)
-    os.utime(unfinished, ns=(stamp, stamp))
-    unfinished.replace(path)
-    return True
 
 
 class Mirror:
@@ -135,7 +41,7 @@ class Mirror:
         self.storage, self.shown = storage, shown(self.address)
         known = hashlib.sha256(shown(storage).encode()).hexdigest()[:12]
         self.local = cache_folder() / "sweeps" / known / folder
-        with _reached(storage):
+        with reached(storage):
             self._place = Place(self.address)
 
     def trial_address(self, key: str) -> str:
@@ -154,15 +60,15 @@ class Mirror:
         Raises:
             ConfigError: it cannot be read.
         """
-        with _reached(self.address):
+        with reached(self.address):
             with self.alone():
-                there, folders = _finished(self._place.listing()), self._place.folders()
+                there, folders = finished(self._place.listing()), self._place.folders()
                 self.local.mkdir(parents=True, exist_ok=True)
                 for path in self.local.glob("*.json"):
                     if path.name not in there:
                         path.unlink()
                 for name, info in there.items():
-                    _take(self._place, name, info, self.local / name)
+                    take(self._place, name, info, self.local / name)
                 for path in self.local.glob("*/chunk-*"):
                     if path.parent.name not in folders:
                         shutil.rmtree(path.parent, ignore_errors=True)
@@ -181,24 +87,24 @@ class Mirror:
         Raises:
             ConfigError: it cannot be written.
         """
-        with _reached(self.address):
+        with reached(self.address):
             folder = path.parent.relative_to(self.local)
             Place(joined(self.address, *folder.parts) if folder.parts else self.address).put(path)
 
     def remove(self, path: Path) -> None:
         """Delete at the address what a file of the sweep's own folder was put as."""
-        with _reached(self.address):
+        with reached(self.address):
             self._place.remove(path.name)
 
     def push_report(self, folder: Path) -> None:
         """Put a report at the address, beside the trials."""
-        with _reached(self.address):
+        with reached(self.address):
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
                 Place(joined(self.address, "report", *path.parent.relative_to(folder).parts)).put(path)
 
     def forget(self, key: str) -> None:
         """Delete all that is there of one trial."""
-        with _reached(self.address):
+        with reached(self.address):
             Place(self.trial_address(key)).clear()
 
 
@@ -213,46 +119,6 @@ def open_folder(storage: str, name: str) -> tuple[Path, Mirror | None]:
     mirror = Mirror(storage, name)
     mirror.pull()
     return mirror.local, mirror
-
-
-@contextmanager
-def _reached(address: str) -> Iterator[None]:
-    try:
-        yield
-    except _FAILURES as error:
-        rule = f"must be a folder, or an address that can be read and written ({' '.join(str(error).split())})"
-        raise ConfigError(fault("storage", "", rule, shown(address), "look at bucket, rights and AWS_* here")) from None
-
-
-@contextmanager
-def marked(storage: str) -> Iterator[tuple[str, str]]:
-    """For this block, a file in the storage (a path or an address). Gives the storage's address and the file's name,
-    for `is_there` to be asked elsewhere.
-
-    Raises:
-        ConfigError: it cannot be written there.
-    """
-    name = f".seen-{secrets.token_hex(8)}"
-    address = storage if is_address(storage) else Path(storage).absolute().as_uri()
-    with _reached(address):
-        place = Place(address)
-        with tempfile.TemporaryDirectory() as scratch:
-            (Path(scratch) / name).write_text(name)
-            place.put(Path(scratch) / name)
-    try:
-        yield address, name
-    finally:
-        with _reached(address):
-            place.remove(name)
-
-
-def is_there(address: str, name: str) -> bool:
-    """Whether a file is at an address, seen from this machine; false if the address is out of reach."""
-    try:
-        return Place(address).has(name)
-    except _FAILURES as error:
-        logger.warning("%s: %s", shown(address), error)
-        return False
 
 
 class TrialCopy:

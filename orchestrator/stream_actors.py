@@ -13,8 +13,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.place import is_there
 from orchestrator.source import Shape, Stack, StoreSource
-from orchestrator.storage import Mirror, is_there
+from orchestrator.storage import Mirror
 from streams.address import is_address, joined, shown
 from streams.errors import StoreError
 from streams.schedule import Schedule

@@ -3,12 +3,7 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,58 +12,12 @@ from orchestrator import chunks
 from orchestrator.chunks import SupersededError
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal
+from orchestrator.place import Place, is_there
 from orchestrator.plan import Plan
-from orchestrator.storage import Mirror, Place, TrialCopy, is_there, open_folder
+from orchestrator.storage import Mirror, TrialCopy, open_folder
 from streams.address import joined, open_address
 
 from .real_sweep import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
-
-BUCKET = "results"
-
-
-def serve(folder: Path) -> Iterator[str]:
-    pytest.importorskip("moto.server", reason="an S3 server for the tests: pip install 'moto[s3]'")
-    with (folder / "s3.log").open("w+") as log:
-        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-        process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            until = time.monotonic() + 180
-            while "Running on http" not in (said := (folder / "s3.log").read_text()):
-                assert time.monotonic() < until and process.poll() is None, said
-                time.sleep(0.1)
-            yield said.partition("Running on ")[2].split()[0]
-        finally:
-            process.terminate()
-            process.wait()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    yield from serve(tmp_path_factory.mktemp("s3"))
-
-
-@pytest.fixture
-def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A bucket of a real S3 server, emptied; the address of a folder in it."""
-    for key, value in {
-        "AWS_ENDPOINT_URL": server,
-        "AWS_ACCESS_KEY_ID": "tests",
-        "AWS_SECRET_ACCESS_KEY": "tests",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(key, value)
-    urllib.request.urlopen(urllib.request.Request(f"{server}/moto-api/reset", method="POST")).close()
-    urllib.request.urlopen(urllib.request.Request(f"{server}/{BUCKET}", method="PUT")).close()
-    return f"s3://{BUCKET}/some/where"
-
-
-@pytest.fixture(params=["file", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
-    if request.param == "file":
-        return (tmp_path / "storage with space").as_uri()
-    address: str = request.getfixturevalue("s3")
-    return address
 
 
 def test_what_one_machine_puts_another_has_whole(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +35,6 @@ def test_what_one_machine_puts_another_has_whole(storage: str, tmp_path: Path, m
     mirror.forget("trial")
     other.pull()
     assert [path.name for path in there.rglob("*") if path.is_file()] == ["sweep.json"]
-    assert is_there(other.address, "sweep.json")
-    assert not is_there(other.address, "nothing")
-    assert not is_there(joined(storage, "nowhere"), "sweep.json")
 
 
 def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(storage: str) -> None:
@@ -173,23 +119,6 @@ def test_chunks_that_are_replaced_while_they_are_brought(
     copy.close()
 
 
-def test_what_two_remove_at_once_is_removed(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, other = Place(storage), Place(storage)
-    (tmp_path / "old").write_text("old")
-    place.put(tmp_path / "old")
-    has = Place.has
-
-    def and_is_removed_by_another(asked: Place, name: str) -> bool:
-        there = has(asked, name)
-        if asked is place:
-            other.remove(name)
-        return there
-
-    monkeypatch.setattr(Place, "has", and_is_removed_by_another)
-    place.remove("old")
-    assert place.listing() == {}
-
-
 def test_a_copy_that_is_looked_at_loses_nothing_that_is_being_written(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,16 +144,6 @@ def test_a_copy_that_is_looked_at_loses_nothing_that_is_being_written(
         assert (root / name).read_text() == "new"
         assert is_there(joined(mirror.address, *Path(name).parts[:-1]), Path(name).name)
     assert len(looks) == 2
-
-
-def test_files_that_are_being_written_are_left_alone(storage: str, tmp_path: Path) -> None:
-    address = joined(storage, "sweep", "trial")
-    (tmp_path / ".chunk.7").write_text("half")
-    Place(address).put(tmp_path / ".chunk.7")
-    (tmp_path / "copy").mkdir()
-    (tmp_path / "copy" / ".chunk.8").write_text("half")
-    Place(address).pull(tmp_path / "copy")
-    assert [path.name for path in (tmp_path / "copy").iterdir()] == [".chunk.8"]
 
 
 def test_an_address_that_cannot_be_reached_is_one_line(
