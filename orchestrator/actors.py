@@ -13,7 +13,7 @@ import numpy as np
 import ray
 from ray import tune
 
-from orchestrator import chunks, donors, kept, machine, metrics, protocol, provenance, usage
+from orchestrator import chunks, donors, kept, machine, metrics, protocol, provenance, tracking_points, usage
 from orchestrator.disk import told_when_full
 from orchestrator.legs import Leg
 from orchestrator.pbt import fitness
@@ -268,9 +268,5 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
 def _objectives(curves: metrics.Curves) -> dict[str, np.ndarray]:
     """What a searcher may look at, by seed [R]; left out while there is no value."""
-    error = metrics.held_out(curves)
-    values = {"online_error": curves.by_batch["online_error"].mean(axis=1)} if curves.by_batch else {}
-    if error.shape[1]:
-        values["validation_error"] = error[:, -1]
-        values["cumulative_error"] = metrics.cumulative(error)[:, -1]
-    return values
+    found = {metric: metrics.objective(curves, metric) for metric in ("online_error", *tracking_points.BY_TASK)}
+    return {metric: values for metric, values in found.items() if values is not None}

@@ -198,12 +198,12 @@ def _run_open_trials(
 
 def _tell_of_ended(progress: Progress, journal: Journal, keys: set[str], metric: str) -> None:
     """What trials came to that had ended before, for a screen's leaders."""
-    from orchestrator import chunks
-    from orchestrator.tracking_points import objective_values
+    from orchestrator import chunks, metrics
 
     for trial in journal.plan.trials:
         if trial.key in keys and (chunk := chunks.newest(trial.folder(journal.root))) is not None:
-            progress.measured(trial.key, objective_values(chunk.curves, metric).tolist())
+            values = metrics.objective(chunk.curves, metric)
+            progress.measured(trial.key, () if values is None else values.tolist())
 
 
 def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:

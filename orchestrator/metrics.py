@@ -7,6 +7,7 @@ Axis legend: R seeds of a stack, J batches of the stream, T tasks that have been
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,29 +115,67 @@ def cumulative(error: np.ndarray) -> np.ndarray:
     return np.cumsum(error, axis=1) / np.arange(1, error.shape[1] + 1)
 
 
-def objective_by_chunk(curves: Curves, metric: str) -> np.ndarray:
-    """What a sweep minimises, as it stood at the end of each chunk [chunks]: a mean over seeds, whole curves given.
+def diverged_at(curves: Curves, seed: int) -> int:
+    """The batch at which the seed in this row diverged, −1 if it did not.
 
-    `cumulative_error` or `validation_error` of the last task that every seed had been evaluated on by then, or the
-    mean of a curve by batch. NaN while there is no value, and from where a seed diverged.
+    An Inf counts, whatever `diverged` says, and so does an online error or loss that is not there: those always exist.
+    """
+    if curves.diverged[seed] >= 0:
+        return curves.diverged[seed]
+    bad = np.zeros(curves.batches, dtype=bool)
+    for name, curve in curves.by_batch.items():
+        bad |= ~np.isfinite(curve[seed]) if name in ("online_error", "online_loss") else np.isinf(curve[seed])
+    return int(np.argmax(bad)) if bad.any() else -1
+
+
+def objective(curves: Curves, metric: str, until: int | None = None) -> np.ndarray | None:
+    """What a sweep minimises, of each seed [R], as it stood after `until` batches (all there are, if not given).
+
+    `cumulative_error` or `validation_error` of the last task that the seed had been evaluated on by then (seeds need
+    not have come equally far: schedules may draw where tasks change), or the mean of a curve by batch. NaN for a seed
+    that had diverged by then. None as long as another one has no value: there is nothing to judge by yet.
+
+    Args:
+        curves: whole, from batch 0 on.
 
     >>> evaluations = {"seed": np.array([0, 0]), "task": np.array([0, 1]), "batch": np.array([0, 2])}
     >>> evaluations |= {"error": np.array([0.5, 0.1])}
-    >>> by_batch = {"online_error": np.array([[0.9, 0.7, 0.2]])}
-    >>> curves = Curves([7], 0, by_batch, evaluations, {"batches": np.array([2, 3])})
-    >>> objective_by_chunk(curves, "cumulative_error")
-    array([0.5, 0.3])
-    >>> objective_by_chunk(curves, "online_error")
-    array([0.8, 0.6])
+    >>> curves = Curves([7], 0, {"online_error": np.array([[0.9, 0.7, 0.2]])}, evaluations)
+    >>> objective(curves, "cumulative_error"), objective(curves, "cumulative_error", 2)
+    (array([0.3]), array([0.5]))
+    >>> objective(curves, "online_error", 2)
+    array([0.8])
     """
-    ends = curves.chunks["batches"] if curves.chunks else np.zeros(0, dtype=int)
-    if metric not in ("cumulative_error", "validation_error"):
-        return np.array([float(curves.by_batch[metric][:, :end].mean()) for end in ends])
-    error = held_out(curves)
-    by_task = (cumulative(error) if metric == "cumulative_error" else error).mean(axis=0)
-    evaluated = held_out(curves, "batch").max(axis=0) if error.size else np.zeros(0)
-    tasks = [int((evaluated < end).sum()) for end in ends]
-    return np.array([by_task[count - 1] if count else math.nan for count in tasks])
+    return _objective(curves, metric)(curves.batches if until is None else until)
+
+
+def objective_by_chunk(curves: Curves, metric: str) -> list[tuple[int, float]]:
+    """The batches after each chunk and the mean over seeds of `objective` then, of those chunks that it is known after.
+
+    It is what a trial reports, chunk by chunk; NaN from where a seed diverged.
+    """
+    after = _objective(curves, metric)
+    known = [(end, after(end)) for end in (curves.chunks["batches"].tolist() if curves.chunks else [])]
+    return [(end, float(values.mean())) for end, values in known if values is not None]
+
+
+def _objective(curves: Curves, metric: str) -> Callable[[int], np.ndarray | None]:
+    """`objective` after so many batches."""
+    diverged = np.array([diverged_at(curves, seed) for seed in range(len(curves.seeds))])
+    error, evaluated = held_out(curves), held_out(curves, "batch")
+    by_task = cumulative(error) if metric == "cumulative_error" else error
+
+    def after(batches: int) -> np.ndarray | None:
+        lost = (diverged >= 0) & (diverged < batches)
+        if metric in ("cumulative_error", "validation_error"):
+            tasks = (evaluated < batches).sum(axis=1)
+            last = [row[count - 1] if count else math.nan for row, count in zip(by_task, tasks, strict=True)]
+        else:
+            last = curves.by_batch[metric][:, :batches].mean(axis=1) if batches else [math.nan] * len(lost)
+        values = np.where(lost, math.nan, np.asarray(last, dtype=float))
+        return None if (np.isnan(values) & ~lost).any() else values
+
+    return after
 
 
 def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:

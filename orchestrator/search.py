@@ -140,9 +140,9 @@ class Search:
             chunk = chunks.newest(trial.folder(self._journal.root))
             if chunk is None:
                 continue
-            values = metrics.objective_by_chunk(chunk.curves, self._metric)
+            reports = metrics.objective_by_chunk(chunk.curves, self._metric)
             asha = self._asha_of(trial)
             if asha is not None:
-                asha.replay(trial.key, zip(chunk.curves.chunks["batches"].tolist(), values, strict=True))
+                asha.replay(trial.key, reports)
             if trial.key in ended:
-                self._tell(trial, float(values[-1]), stopped.get(trial.key))
+                self._tell(trial, reports[-1][1] if reports else math.nan, stopped.get(trial.key))

@@ -97,33 +97,6 @@ def adaptation_points(curves: Curves, seed: int, batch_size: int) -> list[Point]
     return _finite(*(Point(ADAPTATION, k * batch_size, float(value), end) for k, value in enumerate(curve)))
 
 
-def diverged_at(curves: Curves, seed: int) -> int:
-    """The batch at which the seed in this row diverged, −1 if it did not.
-
-    An Inf counts, whatever `diverged` says, and so does an online error or loss that is not there: those always exist.
-    """
-    if curves.diverged[seed] >= 0:
-        return curves.diverged[seed]
-    bad = np.zeros(curves.batches, dtype=bool)
-    for name, curve in curves.by_batch.items():
-        bad |= ~np.isfinite(curve[seed]) if name in _ONLINE else np.isinf(curve[seed])
-    return int(np.argmax(bad)) if bad.any() else -1
-
-
-def objective_values(curves: Curves, metric: str) -> np.ndarray:
-    """The objective of each seed [R]: the last `cumulative_error` or `validation_error`, the mean of a curve by batch.
-
-    NaN for a seed that diverged.
-    """
-    if metric in BY_TASK:
-        by_task = _by_task(curves)[BY_TASK.index(metric)]
-        values = by_task[:, -1] if by_task.shape[1] else np.full(len(curves.seeds), math.nan)
-    else:
-        values = curves.by_batch[metric].mean(axis=1)
-    lost = [diverged_at(curves, seed) >= 0 for seed in range(len(curves.seeds))]
-    return np.where(lost, math.nan, values)
-
-
 def configuration_points(
     stacks: Sequence[Curves], costs: Sequence[Sequence[Point]], objective: str, batch_size: int
 ) -> list[Point]:
@@ -159,8 +132,9 @@ def configuration_points(
     if all(TRANSFER in curves.by_batch for curves in stacks):
         rows = np.concatenate([_padded(_transfer(curves), tasks) for curves in stacks])
         out += _interval_points(TRANSFER, rows, np.arange(tasks), time_of_task)
-    values = np.concatenate([objective_values(curves, objective) for curves in stacks])
-    out += _interval_points("objective", values[:, None], np.array([0]), np.array([end]))
+    by_seed = [values for curves in stacks if (values := metrics.objective(curves, objective)) is not None]
+    if len(by_seed) == len(stacks):
+        out += _interval_points("objective", np.concatenate(by_seed)[:, None], np.array([0]), np.array([end]))
     for name, total in _COSTS.items():
         values = np.array([point.value for cost in costs for point in cost if point.metric == name])
         if len(values):

@@ -199,7 +199,7 @@ class Projection:
         tree, curves = self.open(), self._curves(stack)
         for row, run in enumerate(self._open_stack(stack)):
             tree.send(run.run_id, tracking_points.seed_points(curves, row, stack.sent, self._every), run.has)
-            diverged = tracking_points.diverged_at(curves, row)
+            diverged = metrics.diverged_at(curves, row)
             if diverged >= stack.sent:
                 tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})
         stack.sent = curves.batches
@@ -300,7 +300,7 @@ class Projection:
             f"{seed} at batch {at}"
             for part in curves
             for row, seed in enumerate(part.seeds)
-            if (at := tracking_points.diverged_at(part, row)) >= 0
+            if (at := metrics.diverged_at(part, row)) >= 0
         ]
         tags = {"foml.diverged": ", ".join(lost)}
         for index, stack in enumerate(stacks):

@@ -151,3 +151,34 @@ def test_a_diagnostic_that_comes_late_and_the_first_divergence():
     assert curves.diverged == [-1, 6]
     curves.extend(Curves([7, 9], 7, {"norm": np.ones((2, 1))}, diverged=[7, 7]))
     assert curves.diverged == [7, 6]
+
+
+def test_objectives_of_seeds_whose_tasks_end_at_different_batches():
+    curves = two_seeds()  # seed 7 was evaluated after batches 1, 3 and 5, seed 9 after 2 and 5
+    of = {
+        (metric, end): metrics.objective(curves, metric, end)
+        for metric in ("validation_error", "cumulative_error")
+        for end in range(7)
+    }
+    assert all(of[metric, end] is None for metric, end in of if end < 3), "seed 9 has none before its third batch"
+    np.testing.assert_allclose(of["validation_error", 3], [0.9, 0.4])
+    np.testing.assert_allclose(of["validation_error", 5], [0.3, 0.4])
+    np.testing.assert_allclose(of["validation_error", 6], [0.0, 0.2])
+    np.testing.assert_allclose(of["cumulative_error", 6], [0.4, 0.3])
+    np.testing.assert_allclose(metrics.objective(curves, "cumulative_error"), [0.4, 0.3])
+    np.testing.assert_allclose(metrics.objective(curves, "online_error", 2), [0.9, 0.5])
+    assert metrics.objective(curves, "online_error", 0) is None
+    by_chunk = metrics.objective_by_chunk(curves, "cumulative_error")
+    assert [end for end, _ in by_chunk] == [4, 6], "nothing is known after the chunk that ends at 2"
+    np.testing.assert_allclose([value for _, value in by_chunk], [(0.6 + 0.4) / 2, (0.4 + 0.3) / 2])
+
+
+@pytest.mark.parametrize("metric", ["validation_error", "cumulative_error", "online_error"])
+def test_the_objective_of_a_seed_is_lost_from_where_it_diverged(metric):
+    curves = two_seeds()
+    curves.diverged = [-1, 4]
+    assert np.isfinite(metrics.objective(curves, metric, 4)).all()
+    assert np.isnan(metrics.objective(curves, metric, 5)).tolist() == [False, True]
+    assert [math.isnan(value) for _, value in metrics.objective_by_chunk(curves, metric)][-2:] == [False, True]
+    curves.diverged = [-1, 0]  # before it was ever evaluated: nothing to wait for
+    assert np.isnan(metrics.objective(curves, metric, 2)).tolist() == [False, True]

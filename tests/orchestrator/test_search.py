@@ -42,18 +42,19 @@ def badness(trial: Trial) -> float:
     return float(abs(math.log(trial.configuration.options["alpha1"] / 0.003)))
 
 
-def write_chunk(root: Path, trial: Trial, errors: list[float]) -> None:
-    """A trial with one task a batch and one batch a chunk, that has these errors."""
+def write_chunk(root: Path, trial: Trial, errors: list[float], first_task: int = 1) -> None:
+    """A trial with one task a batch (the first of so many) and one batch a chunk, that has these errors."""
     count = len(errors)
+    tasks = count - first_task + 1
     curves = Curves(
         list(trial.seeds),
         0,
         {"online_error": np.tile(errors, (2, 1))},
         {
-            "seed": np.tile([0, 1], count),
-            "task": np.repeat(np.arange(count), 2),
-            "batch": np.repeat(np.arange(count), 2),
-            "error": np.repeat(errors, 2),
+            "seed": np.tile([0, 1], tasks),
+            "task": np.repeat(np.arange(tasks), 2),
+            "batch": np.repeat(np.arange(first_task - 1, count), 2),
+            "error": np.repeat(errors[first_task - 1 :], 2),
         },
         {"batches": np.arange(1, count + 1)},
     )
@@ -196,6 +197,24 @@ def test_what_the_scheduler_stops_is_noted_and_stays_stopped(tmp_path: Path) -> 
     again = Search(of, journal, {worse.key}, 8)
     assert again.stops(worst, 2, 0.16)  # what the rung had seen is known again
     assert search.stops(worst, 2, math.nan)
+
+
+def test_a_rung_that_came_before_the_first_value_is_not_held_against_a_trial(tmp_path: Path) -> None:
+    """Live, nothing is judged then; a search that is taken up again judges nothing either."""
+    of = sweep(
+        learners=[{"name": "online", "alpha1": {"grid": [0.1, 0.01]}}],
+        search={"scheduler": {"name": "asha", "grace": 0.125, "reduction": 2}},
+    )
+    journal = taken(tmp_path, of)
+    first, second = journal.plan.trials
+    write_chunk(tmp_path, first, [0.5] * 4, first_task=2)  # its first evaluation is after batch 2, the rung at 1
+    live, again = Search(of, taken(tmp_path / "elsewhere", of), set(), 8), Search(of, journal, set(), 8)
+    for batches in (2, 3, 4):
+        assert not live.stops(first, batches, 0.5)
+    for search in (live, again):
+        assert not search.stops(second, 2, 0.4)
+        assert search.stops(first, 8, math.nan) is False  # there is no rung at the end
+    assert [search.stops(second, 4, 0.6) for search in (live, again)] == [True, True]
 
 
 @pytest.mark.parametrize(
