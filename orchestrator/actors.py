@@ -94,8 +94,14 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     _copy: TrialCopy | None = None
 
     def setup(self, config: dict[str, Any]) -> None:
-        config = self._config = config["trial"]
+        """Nothing that another actor would notice: Tune starts one for a trial that it then gives to another, and
+        ends the first when it is there. The trial is begun, and claimed, by the one that is told to learn."""
         self.cleanup()
+        self._config: dict[str, Any] = config["trial"]
+        self._begun = False
+
+    def _begin(self) -> None:
+        config = self._config
         # Results at an address are worked on in a copy, and every file of it is put there.
         self._copy = None if config["address"] is None else TrialCopy(config["address"])
         self._folder = Path(config["folder"]) if self._copy is None else self._copy.folder
@@ -105,9 +111,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
                 self._copy.claim(self._attempt)
             self._log = TrialLog(self._folder, f"attempt {self._attempt}")
             with self._log.recording():
-                self._begin(config)
+                self._take_up(config)
+        self._begun = True
 
-    def _begin(self, config: dict[str, Any]) -> None:
+    def _take_up(self, config: dict[str, Any]) -> None:
         import torch
 
         gpu = self._gpu = torch.cuda.is_available() and config["gpus"] > 0
@@ -184,6 +191,8 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         self._log.say(line)
 
     def step(self) -> dict[str, Any]:
+        if not self._begun:
+            self._begin()
         with self._log.recording():
             return self._step()
 
@@ -258,12 +267,13 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         """Leave nothing on this machine of a trial whose folder is elsewhere."""
         if self._copy is not None:
             self._copy.close()
+            self._copy = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Nothing: the chunk file is the checkpoint."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing: `setup` has read the newest chunk file."""
+        """Nothing: the first step reads the newest chunk file."""
 
 
 def _objectives(curves: metrics.Curves) -> dict[str, np.ndarray]:
