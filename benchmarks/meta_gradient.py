@@ -1,7 +1,7 @@
 """One FOML step, online step and meta-gradient: ours against `higher`, `torchopt` and plain autograd.
 
-    python benchmarks/meta_gradient.py                  # CPU, one thread; the extra [bench] has the two libraries
-    python benchmarks/meta_gradient.py --device cuda    # needs torch and learners/ only; missing libraries are skipped
+    python -m benchmarks.meta_gradient                  # CPU, one thread; the extra [bench] has the two libraries
+    python -m benchmarks.meta_gradient --device cuda    # needs torch and learners/ only; missing libraries are skipped
 
 `meta_gradient_steps.py` has the step of each. All are timed in turns in one process; peak memory is measured in a
 process of its own. Before that, the meta-gradients are compared, and the run ends where they are not equal.
@@ -23,10 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from meta_gradient_steps import OTHERS, SHAPES, N, contenders, make_case, ours
-
+from benchmarks.meta_gradient_steps import OTHERS, SHAPES, N, contenders, make_case, ours
 from learners.devices import settle
 
 # In single precision the Siamese network has no meta-gradient to compare: where rounding moves a value over a ReLU's
@@ -165,7 +162,15 @@ def rows(network: str, K: int, arguments: argparse.Namespace) -> list[str]:
 def _peak_elsewhere(network: str, K: int, name: str, arguments: argparse.Namespace) -> float:
     if arguments.device.type == "cuda":
         return peak(network, K, name, arguments.device)
-    command = [sys.executable, __file__, "--device", str(arguments.device), "--threads", str(arguments.threads)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.meta_gradient",
+        "--device",
+        str(arguments.device),
+        "--threads",
+        str(arguments.threads),
+    ]
     done = subprocess.run([*command, "--peak", network, str(K), name], check=True, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
 

@@ -1,7 +1,7 @@
 """What a batch costs a stack of R seeds, for every learner: prediction and update on the Rainbow network.
 
-    python benchmarks/stacks.py                  # CPU, one thread
-    python benchmarks/stacks.py --device cuda    # needs torch and learners/ only
+    python -m benchmarks.stacks                  # CPU, one thread
+    python -m benchmarks.stacks --device cuda    # needs torch and learners/ only
 
 A stack shares one learner. On a CPU its seeds are computed one after another; a GPU has room for many at once, and this
 table says for how many. Pictures are noise: what is learned does not change what it costs. Learners that train when a
@@ -11,14 +11,10 @@ task ends are given an end of task every nine batches, and its share of the time
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from learners import Batch, ImageTable, Learner, Setting, create, names
 from learners.devices import settle

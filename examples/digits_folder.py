@@ -20,4 +20,6 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/digits_folder.py FOLDER")
     main(Path(sys.argv[1]))

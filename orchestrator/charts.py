@@ -1,7 +1,8 @@
 """What the report draws, as numbers: `figures` puts it on paper, `page` on a screen.
 
 Configurations keep their colour from chart to chart: a series' `style` is the place of its configuration among those in
-front. Of many configurations, the best of each learner is in front and the others are grey.
+front. Of many configurations, the best of each learner is in front and the others are grey; where some of them are
+drawn apart (an ablation), all get colours for that panel alone, which then needs a legend.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Series:
 @dataclass(frozen=True)
 class Panel:
     """A pair of axes. ``ticks``: (x, text) where x are no numbers but places. ``from_zero``: whether y begins there.
-    ``log_y``: all y are positive."""
+    ``log_y``: all y are positive. ``own_colours``: its styles are not those of other panels."""
 
     title: str
     x_label: str
@@ -60,6 +61,7 @@ class Panel:
     ticks: tuple[tuple[float, str], ...] = ()
     from_zero: bool = True
     log_y: bool = False
+    own_colours: bool = False
 
     @property
     def y_limits(self) -> tuple[float, float] | None:
@@ -202,9 +204,10 @@ class _Configurations:
         return f"{self._name}: {what}{over}{hidden}"
 
     def _by_task(self, metric: str, title: str, group: Sequence[int] | None = None) -> Panel:
+        own = group is not None and any(index not in self._style for index in group)
         of = range(len(self._rows)) if group is None else group
-        series = self._series(of, lambda row: self._curve(row, metric), own_colours=group is not None)
-        return Panel(title, "tasks seen", "share misclassified", series)
+        series = self._series(of, lambda row: self._curve(row, metric), own_colours=own)
+        return Panel(title, "tasks seen", "share misclassified", series, own_colours=own)
 
     def _series(
         self,

@@ -240,8 +240,8 @@ def _writing(root: Path) -> Iterator[None]:
         raise ConfigError(fault(str(root), "", rule)) from error
 
 
-def given_before(root: Path, name: str) -> dict[str, Any]:
-    """The sweep in this folder as it was given, to be resumed.
+def given_before(root: Path, name: str, asked: str = "--resume") -> dict[str, Any]:
+    """The sweep in this folder as it was given, to be resumed; `asked`: what a fault calls the words that named it.
 
     Raises:
         ConfigError: there is none.
@@ -250,7 +250,7 @@ def given_before(root: Path, name: str) -> dict[str, Any]:
     if earlier is None:
         there = sorted(path.parent.name for path in root.parent.glob(f"*/{FILE}"))
         rule = f"must be a sweep that was begun in {root.parent}"
-        raise ConfigError(fault("--resume", "", rule, name, f"there are: {', '.join(there) or 'none'}"))
+        raise ConfigError(fault(asked, "", rule, name, f"there are: {', '.join(there) or 'none'}"))
     given: dict[str, Any] = earlier["given"]
     return given
 

@@ -77,10 +77,19 @@ def plot(panel: Panel, y_limits: tuple[float, float], hidden: Hidden) -> Any:
         if renderers:
             told = [("", name), (panel.x_label, x + "{0.[0000]}"), (panel.y_label, y)]
             made.add_tools(HoverTool(tooltips=told, renderers=renderers))
+    if panel.own_colours:  # the key of the page's series is none for these
+        made.add_layout(_legend([series.label for series in panel.series], named))
     if panel.ticks:
         made.xaxis.ticker = [x for x, _ in panel.ticks]
         made.xaxis.major_label_overrides = dict(panel.ticks)
     return made
+
+
+def _legend(labels: Sequence[str], renderers: Sequence[Any]) -> Any:
+    from bokeh.models.annotations import Legend, LegendItem
+
+    items = [LegendItem(label=label, renderers=[line]) for label, line in zip(labels, renderers, strict=True)]
+    return Legend(items=items, label_text_font_size="8pt", background_fill_alpha=0.6)
 
 
 def _x_range(panel: Panel) -> Any:

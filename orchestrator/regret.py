@@ -44,7 +44,7 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     from orchestrator.sweep_store import open_store
     from streams.progress import ProgressLine
 
-    sweep = config.check(given_before(sweep_folder(storage, name), name), f"{storage}/{name}")
+    sweep = config.check(given_before(sweep_folder(storage, name), name, "NAME"), f"{storage}/{name}")
     runs = results.find_sweep(name, sweep.document.tracking.uri, sweep.document.tracking.experiment)
     if not any(of.complete for of in runs.configurations):
         raise OrchestratorError(fault("sweep", "", "has no complete configuration to compare with hindsight", name))

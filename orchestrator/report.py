@@ -176,15 +176,23 @@ def _description(sweep: SweepRuns, rows: Sequence[Row]) -> str:
     return f"{head}\n\n{tables.markdown(rows, sweep.objective, _NOTE_LENGTH - len(head))}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns the exit code: 0, 1 if a copy could not be kept in MLflow, 2 for what the user must mend."""
+def _folder(name: str) -> Path:
+    """Where the sweep itself has written its report, if it was run here: an old one is not to lie beside a new one."""
     from orchestrator.plan import sweep_folder
 
+    own = sweep_folder("results", name) / "report"
+    return own if own.is_dir() else sweep_folder("reports", name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. Returns the exit code: 0, 1 if a copy could not be kept in MLflow, 2 for what the user must mend."""
     parser = argparse.ArgumentParser(prog="python -m orchestrator.report", description="What a sweep came to.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the sweep (the newest if there is no name)")
     parser.add_argument("--tracking-uri", default=DEFAULT_URI, metavar="URI", help=f"default: {DEFAULT_URI}")
     parser.add_argument("--experiment", help="look in this experiment only")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: reports/NAME")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: results/NAME/report if it is there, else reports/NAME"
+    )
     parser.add_argument("--test", action="store_true", help="show the test errors, too: once all is chosen")
     parser.add_argument(
         "--points-to",
@@ -208,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OrchestratorError.exit_code
     try:
         name = arguments.name or results.find_sweep(None, uri, experiment).name
-        out = arguments.out or sweep_folder("reports", name)
+        out = arguments.out or _folder(name)
         report = write_report(name, uri, out, experiment, arguments.test, arguments.points_to, arguments.dpi)
     except OrchestratorError as error:
         print(error, file=sys.stderr)

@@ -106,7 +106,13 @@ def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: st
 
 
 def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | None) -> SweepRuns:
-    experiments = [each.experiment_id for each in _experiments(client) if experiment in (None, each.name)]
+    there = {each.name: each.experiment_id for each in _experiments(client)}
+    if experiment is not None and experiment not in there:
+        others = ", ".join(name for name in there if name != "Default") or "none"
+        raise SweepNotFound(
+            fault("--experiment", "", f"{tracking_uri} has none of this name", experiment, f"there are: {names}")
+        )
+    experiments = [at for name, at in there.items() if experiment in (None, name)]
     sweeps = list(search(client, experiments, "tags.`foml.kind` = 'sweep'")) if experiments else []
     sweeps.sort(key=lambda run: run.info.start_time, reverse=True)
     parent = next((run for run in sweeps if name in (None, run.data.tags["foml.sweep"])), None)

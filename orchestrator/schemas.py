@@ -36,6 +36,8 @@ def rules(
 ) -> list[str]:
     """One line for each of pydantic's errors; `where` is the dotted key of the model, which may have more keys
     `beside` its own."""
+    found: dict[str, list[str]] = {}  # key → rules: a key of several types has one for each type that it is not
+    got: dict[str, Any] = {}
     lines = []
     for problem in error.errors(include_url=False):
         key = dotted(where, problem["loc"])
@@ -47,7 +49,14 @@ def rules(
         elif problem["type"] == "missing":
             lines.append(fault(file, key, "must be given"))
         else:
-            lines.append(fault(file, key, _rule(problem["msg"]), _short(problem["input"])))
+            found.setdefault(key, []).append(_rule(problem["msg"]))
+            got[key] = problem["input"]
+    for key, broken in found.items():
+        if len(broken) == 1 and any(other.startswith(f"{key}[") for other in found):
+            continue  # of two types it is meant to be the one that has parts, and a part is wrong
+        first, *others = dict.fromkeys(broken)
+        rule = ", or ".join([first, *(other.removeprefix("must be ") for other in others)])
+        lines.append(fault(file, key, rule, _short(got[key])))
     return list(dict.fromkeys(lines))
 
 
@@ -73,6 +82,8 @@ def dotted(where: str, steps: Iterable[int | str]) -> str:
 
 def _rule(message: str) -> str:
     words = message.removeprefix("Value error, ")
+    if words.startswith(("List should have at least 1 item", "String should have at least 1 character")):
+        return "must not be empty"
     for pydantic_says, we_say in (
         ("Input should be a valid integer", "must be a whole number"),
         ("Input should be a valid number", "must be a number"),
@@ -81,6 +92,7 @@ def _rule(message: str) -> str:
         ("Input should be a valid list", "must be a list"),
         ("Input should be a valid dictionary", "must be a mapping"),
         ("Input should be", "must be"),
+        ("String should have", "must have"),
     ):
         words = words.replace(pydantic_says, we_say)
     return words[:1].lower() + words[1:] if not words.startswith("must") else words

@@ -49,6 +49,8 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(fault(name, line, f"must be YAML: {getattr(error, 'problem', error)}")) from error
+    if document is None:
+        raise ConfigError(fault(name, "", "must hold keys and values, and is empty"))
     if not isinstance(document, dict):
         raise ConfigError(fault(name, "", "must hold keys and values", type(document).__name__))
     return document

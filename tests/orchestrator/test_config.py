@@ -54,6 +54,12 @@ def test_a_good_sweep_has_its_defaults() -> None:
         ({"learners": [{"name": "foml", "beta1": {"uniform": [0.2, 0.1]}}]}, "mine.yaml: learners[0].beta1.uniform: low < high must hold (got [0.2, 0.1])"),
         ({"learners": [{"name": "foml", "beta1": {"loguniform": [0, 0.1]}}]}, "mine.yaml: learners[0].beta1.loguniform: low > 0 must hold (got [0, 0.1])"),
         ({"learners": [{"name": "foml", "beta1": {"normal": [0, 1]}}]}, None),
+        ({"learners": []}, "mine.yaml: learners: must not be empty (got [])"),
+        ({"name": ""}, "mine.yaml: name: must not be empty (got )"),
+        ({"name": "x" * 201}, f"mine.yaml: name: must have at most 200 characters (got {'x' * 77}...)"),
+        ({"seeds": "many"}, "mine.yaml: seeds: must be a whole number, or a list (got many)"),
+        ({"seeds": [0, 1.5]}, "mine.yaml: seeds[1]: must be a whole number (got 1.5)"),
+        ({"keep_checkpoints": [1]}, "mine.yaml: keep_checkpoints: must be text, or a whole number (got [1])"),
         ({"network": "siamese"}, "mine.yaml: network: must be rainbow for a stream of 1 image(s) a datapoint (got siamese)"),
     ],
 )  # fmt: skip

@@ -107,13 +107,13 @@ def test_regret_of_a_sweep(
     assert max(of_configuration, key=lambda point: point.step).value == pytest.approx(np.mean(last))
     monkeypatch.chdir(folder)
     assert report.main(["small", "--tracking-uri", uri(folder)]) == 0
-    summary = pd.read_csv(folder / "reports/small/summary.csv").set_index("learner")
+    summary = pd.read_csv(folder / "results/small/report/summary.csv").set_index("learner")
     assert summary.regret_mean["online"] == pytest.approx(np.mean(last))
     assert np.isnan(summary.regret_mean["icarl"])
     assert np.isfinite(summary.forward_transfer_mean).all()
-    page = (folder / "reports/small/report.html").read_text()
+    page = (folder / "results/small/report/report.html").read_text()
     assert "Regret against hindsight" in page and "Forward transfer" in page
-    assert (folder / "reports/small/transfer.png").exists()
+    assert (folder / "results/small/report/transfer.png").exists()
     flip(next(folder.glob(f"mlartifacts/*/{sweep.run_id}/artifacts/{HINDSIGHT_FILE}")))
     curves_before = results.load_curves("small", uri(folder))
     caplog.clear()

@@ -80,6 +80,8 @@ def test_resuming_what_was_never_begun(tmp_path: Path) -> None:
         ConfigError, match=r"--resume: must be a sweep that was begun in .* \(got two\); there are: one"
     ):
         given_before(tmp_path / "two", "two")
+    with pytest.raises(ConfigError, match=r"NAME: must be a sweep that was begun in "):
+        given_before(tmp_path / "two", "two", "NAME")
 
 
 def damaged(path: Path, content: str | Callable[[Path], None]) -> bytes:

@@ -18,6 +18,7 @@ from orchestrator.charts import Chart, Panel, Series
 from orchestrator.comparison import Difference, Reached, Row
 from orchestrator.errors import OrchestratorError
 from orchestrator.metrics import Interval, interval
+from orchestrator.page_charts import Hidden, plot
 from orchestrator.plan import Trial
 from orchestrator.results import ConfigurationRuns, SweepRuns, load_curves
 from orchestrator.tracking import Writer
@@ -281,6 +282,16 @@ def charted(rows):
     return {chart.name: chart for chart in made}
 
 
+def test_an_ablation_among_many_has_colours_of_its_own_and_a_legend_on_the_page():
+    rows = rows_of(*(("foml", {"K": K}, 0.1 * K) for K in range(1, 10)))
+    curves, *_ = charted(rows)["ablation_K"].panels
+    assert [series.style for series in curves.series] == list(range(9)) and curves.own_colours
+    (legend,) = plot(curves, (0.0, 1.0), Hidden()).legend
+    assert [item.label.value for item in legend.items] == [row.of.label for row in rows]
+    overview, *_ = charted(rows)["learning_curves"].panels
+    assert not overview.own_colours and not plot(overview, (0.0, 1.0), Hidden()).legend
+
+
 def test_an_ablation_is_of_configurations_that_differ_in_nothing_else():
     rows = rows_of(
         ("foml", {"K": 5, "beta1": 0.1}, 0.2),
@@ -293,7 +304,7 @@ def test_an_ablation_is_of_configurations_that_differ_in_nothing_else():
     assert "ablation_meta_updates" not in made
     curves, _, effect = made["ablation_K"].panels
     assert [series.label for series in curves.series] == [rows[3].of.label, rows[0].of.label, rows[1].of.label]
-    assert [series.style for series in curves.series] == [0, 1, 2]
+    assert [series.style for series in curves.series] == [3, 0, 1] and not curves.own_colours, "as in every other chart"
     (joined,) = effect.series
     assert joined.x.tolist() == [1, 5, 10] and joined.y.tolist() == [0.5, 0.2, 0.3]
     assert effect.ticks == ((1.0, "1"), (5.0, "5"), (10.0, "10"))
@@ -416,10 +427,22 @@ def test_the_command(sweep, tracking_uri, tmp_path, capsys):
     assert sorted(path.name for path in out.iterdir()) == FILES
 
 
+def test_it_goes_where_the_sweep_has_written_its_own(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert report.main(["sweep", "--tracking-uri", finished.uri]) == 0
+    assert (tmp_path / "reports/sweep/report.html").exists()
+    (tmp_path / "results/sweep/report").mkdir(parents=True)
+    assert report.main(["sweep", "--tracking-uri", finished.uri]) == 0
+    assert sorted(path.name for path in (tmp_path / "results/sweep/report").iterdir()) == FILES
+
+
 def test_mistakes_of_the_user_are_one_line_and_exit_code_2(sweep, tracking_uri, tmp_path, capsys):
     made.write_all(sweep, tracking_uri)
     assert report.main(["other", "--tracking-uri", tracking_uri]) == 2
     assert capsys.readouterr().err == (f"sweep: {tracking_uri} has none of this name (got other); there are: sweep\n")
+    assert report.main(["sweep", "--tracking-uri", tracking_uri, "--experiment", "nix"]) == 2
+    told = capsys.readouterr().err
+    assert told == f"--experiment: {tracking_uri} has none of this name (got nix); there are: experiment\n"
     assert report.main(["sweep", "--tracking-uri", tracking_uri, "--points-to", "0.2", "3", "--dpi", "3"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "--points-to: must be errors from 0 to below 1 (got [3.0])",

@@ -44,7 +44,7 @@ def test_only_what_is_drawn_is_drawn() -> None:
         ({"batch_size": "ten"}, "batch_size: must be a whole number (got ten)"),
         ({"batch_size": True}, "batch_size: must be a whole number (got True)"),
         ({"batchsize": 5}, "batchsize: unknown key (got 5); did you mean batch_size?"),
-        ({"learners": []}, "learners: list should have at least 1 item after validation, not 0 (got [])"),
+        ({"learners": []}, "learners: must not be empty (got [])"),
         ({"resources": {"gpus": -1}}, "resources.gpus: must be greater than or equal to 0 (got -1)"),
     ],
 )
