@@ -110,7 +110,7 @@ def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | N
     if experiment is not None and experiment not in there:
         others = ", ".join(name for name in there if name != "Default") or "none"
         raise SweepNotFound(
-            fault("--experiment", "", f"{tracking_uri} has none of this name", experiment, f"there are: {names}")
+            fault("--experiment", "", f"{tracking_uri} has none of this name", experiment, f"there are: {others}")
         )
     experiments = [at for name, at in there.items() if experiment in (None, name)]
     sweeps = list(search(client, experiments, "tags.`foml.kind` = 'sweep'")) if experiments else []
