@@ -111,9 +111,9 @@ class Study:
 
     @property
     def key(self) -> str:
-        """Names the study as long as the spaces are what they were."""
+        """Names the study as long as the spaces are what they were, whether what is `chosen` is of a grid or fixed."""
         spaces = {key: [space.kind, list(space.values)] for key, space in self.spaces.items()}
-        return short_hash([self.template.hash, spaces, self.chosen, self.seed])
+        return short_hash([self.template.hash, spaces, self.seed])
 
     @property
     def spaces(self) -> dict[str, Space]:

@@ -26,18 +26,20 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     trials: dict[str, Trial] = {}
     studies: list[Study] = []
     populations: list[Population] = []
-    for index, spec in enumerate(sweep.learners):
+    for spec in sweep.learners:
         always_shown = _unlike_defaults(spec) if several else {}
         if searched and spec.drawn:
             studies += _studies(spec, sweep, stream, always_shown)
             continue
         if isinstance(sweep.scheduler, PbtOptions) and spec.drawn:
-            populations += _populations(spec, index, sweep, sweep.scheduler, stream, always_shown)
+            populations += _populations(spec, sweep, sweep.scheduler, stream, always_shown)
             continue
-        for options, varying in _expand(spec, index, sweep):
+        for options, varying in _expand(spec, sweep):
             configuration = _configuration(spec, sweep, stream, options, varying | always_shown)
             trial = Trial(configuration, tuple(sweep.seeds))
             trials.setdefault(trial.key, trial)
+    populations = list({population.hash: population for population in populations}.values())
+    studies = list({study.key: study for study in studies}.values())
     trials |= {member.key: member for population in populations for member in population.members}
     planned = tuple(trials.values())
     return Plan(sweep.name, planned, _resolved(sweep, stream), dict(sweep.given), tuple(studies), tuple(populations))
@@ -65,7 +67,6 @@ def _studies(spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], always_sho
 
 def _populations(
     spec: LearnerSpec,
-    index: int,
     sweep: Sweep,
     options: PbtOptions,
     stream: dict[str, Any],
@@ -78,7 +79,7 @@ def _populations(
         spaces = {key: [space.kind, list(space.values)] for key, space in spec.drawn.items()}
         name = short_hash([template.hash, list(sweep.seeds), spaces, asdict(options), search.samples, search.seed])
         changing = {key: space for key, space in spec.drawn.items() if options.mutate is None or key in options.mutate}
-        drawn = [_draws(spec, index, chosen, sample, search.seed) for sample in range(search.samples)]
+        drawn = [_draws(spec, sample, search.seed) for sample in range(search.samples)]
         different = {canonical(draws): draws for draws in drawn}.values()
         members = tuple(
             Trial(
@@ -108,20 +109,22 @@ def _described(schedule: Schedule) -> dict[str, Any]:
     return {"name": schedule.name, **asdict(schedule)}
 
 
-def _expand(spec: LearnerSpec, index: int, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _expand(spec: LearnerSpec, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Every (all options, those that vary) of one learner."""
     samples = sweep.document.search.samples if spec.drawn else 1
     for chosen in _crossings(spec):
         for sample in range(samples):
-            draws = _draws(spec, index, chosen, sample, sweep.document.search.seed)
+            draws = _draws(spec, sample, sweep.document.search.seed)
             yield spec.fixed | chosen | draws, chosen | draws
 
 
-def _draws(spec: LearnerSpec, index: int, chosen: dict[str, Any], sample: int, seed: int) -> dict[str, Any]:
-    # A generator per draw: more samples, or another grid value, leave the earlier draws as they were.
-    return {
-        key: space.draw(generator(seed, [index, spec.name, chosen, sample, key])) for key, space in spec.drawn.items()
-    }
+def _draws(spec: LearnerSpec, sample: int, seed: int) -> dict[str, Any]:
+    """The values of one sample: the same, wherever its learner stands, and whatever else is given, crossed or drawn.
+
+    So a sweep that grows, by whatever it may be, keeps what it has run; and the points of a grid are compared at the
+    same draws.
+    """
+    return {key: space.draw(generator(seed, ["draw", spec.name, key, sample])) for key, space in spec.drawn.items()}
 
 
 def _unlike_defaults(spec: LearnerSpec) -> dict[str, Any]:

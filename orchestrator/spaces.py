@@ -20,7 +20,7 @@ KINDS = ("grid", "choice", "uniform", "loguniform", "randint")
 @dataclass(frozen=True)
 class Space:
     """`grid`: every value, crossed with the other grids. `choice`: one of the values. `uniform`, `loguniform`: a number
-    in [low, high); `randint`: a whole number from low to high, both included."""
+    in [low, high); `randint`: a whole number from low to high, both included, of the type that low and high have."""
 
     kind: str
     values: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Space:
             return self.values[int(rng.integers(len(self.values)))]
         low, high = self.values
         if self.kind == "randint":
-            return int(rng.integers(low, high + 1))
+            return type(low)(rng.integers(int(low), int(high) + 1))
         if self.kind == "uniform":
             return float(low + (high - low) * rng.random())
         return float(math.exp(math.log(low) + (math.log(high) - math.log(low)) * rng.random()))
@@ -57,7 +57,10 @@ def is_space(value: Any) -> bool:
 def read_space(
     entry: Mapping[str, Any], model: type[BaseModel], key: str, where: str, file: str, faults: list[str]
 ) -> Space | None:
-    """The space that `entry` describes for the option `key` of `model`; None, and lines in `faults`, if it is none."""
+    """The space that `entry` describes for the option `key` of `model`; None, and lines in `faults`, if it is none.
+
+    Its values are those that the model makes of what is written, as it does of a fixed value: 1 of a real number is 1.0.
+    """
     if len(entry) != 1 or next(iter(entry)) not in KINDS:
         faults.append(fault(file, where, f"must be a value or one of {', '.join(KINDS)}", dict(entry)))
         return None
@@ -66,10 +69,12 @@ def read_space(
     if not isinstance(values, list) or not values:
         faults.append(fault(file, where, "must be a list, and not empty", values))
         return None
-    wrong = [line for at, value in enumerate(values) for line in _wrong(model, key, value, f"{where}[{at}]", file)]
+    checked = [_checked(model, key, value, f"{where}[{at}]", file) for at, value in enumerate(values)]
+    wrong = [line for _, lines in checked for line in lines]
     faults += wrong
+    made = tuple(value for value, _ in checked)
     if kind in ("grid", "choice"):
-        return None if wrong else Space(kind, tuple(values))
+        return None if wrong else Space(kind, made)
     if len(values) != 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         faults.append(fault(file, where, "must be two numbers [low, high]", values))
         return None
@@ -83,16 +88,17 @@ def read_space(
     if kind == "randint" and not (isinstance(low, int) and isinstance(high, int)):
         faults.append(fault(file, where, "must be two whole numbers", values))
         return None
-    if kind != "randint" and not wrong and _wrong(model, key, low + (high - low) / math.pi, where, file):
+    if kind != "randint" and not wrong and _checked(model, key, low + (high - low) / math.pi, where, file)[1]:
         faults.append(fault(file, where, f"{key} takes whole numbers", values, "use randint or grid"))
         return None
-    return None if wrong else Space(kind, (low, high))
+    return None if wrong else Space(kind, made)
 
 
-def _wrong(model: type[BaseModel], key: str, value: Any, where: str, file: str) -> list[str]:
-    """Why `value` is no value of the option `key`, under the name `where`."""
+def _checked(model: type[BaseModel], key: str, value: Any, where: str, file: str) -> tuple[Any, list[str]]:
+    """What the option `key` of `model` is when it is given `value`, or why it cannot be, under the name `where`."""
+    made = model.model_construct()
     try:
-        model.__pydantic_validator__.validate_assignment(model.model_construct(), key, value)
+        model.__pydantic_validator__.validate_assignment(made, key, value)
     except ValidationError as error:
-        return [line.replace(f" {where}.{key}:", f" {where}:", 1) for line in rules(error, file, where, model)]
-    return []
+        return None, [line.replace(f" {where}.{key}:", f" {where}:", 1) for line in rules(error, file, where, model)]
+    return getattr(made, key), []

@@ -135,5 +135,5 @@ def _distribution(space: Space) -> BaseDistribution:
         return CategoricalDistribution(space.values)
     low, high = space.values
     if space.kind == "randint":
-        return IntDistribution(low, high)
+        return IntDistribution(low, high) if isinstance(low, int) else FloatDistribution(low, high, step=1)
     return FloatDistribution(low, high, log=space.kind == "loguniform")

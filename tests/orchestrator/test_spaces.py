@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from orchestrator.spaces import Space
+from learners import registry
+from orchestrator.schemas import model_of
+from orchestrator.spaces import Space, read_space
 
 
 def draws(space: Space, count: int = 4000) -> np.ndarray:
@@ -26,6 +28,22 @@ def test_loguniform_is_uniform_in_the_logarithm() -> None:
 
 def test_randint_has_both_ends() -> None:
     assert set(draws(Space("randint", (1, 3)), 200).tolist()) == {1, 2, 3}
+
+
+def test_whole_numbers_of_a_real_option_are_real() -> None:
+    drawn = [Space("randint", (1.0, 3.0)).draw(np.random.default_rng(seed)) for seed in range(50)]
+    assert set(map(repr, drawn)) == {"1.0", "2.0", "3.0"}
+    drawn = [Space("randint", (1, 3)).draw(np.random.default_rng(seed)) for seed in range(50)]
+    assert set(map(repr, drawn)) == {"1", "2", "3"}
+
+
+def test_values_are_what_the_option_makes_of_them() -> None:
+    model, faults = model_of(registry.learner_class("foml").options_class), list[str]()
+    for kind in ("grid", "choice", "uniform", "loguniform", "randint"):
+        space = read_space({kind: [1, 10]}, model, "beta1", "beta1", "f", faults)
+        assert repr(space) == f"Space(kind='{kind}', values=(1.0, 10.0))"
+    assert repr(read_space({"grid": [1, 10]}, model, "K", "K", "f", faults)) == "Space(kind='grid', values=(1, 10))"
+    assert not faults
 
 
 def test_choice() -> None:
