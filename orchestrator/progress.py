@@ -6,6 +6,7 @@ what it knows.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -173,8 +174,7 @@ class Progress:
         parts.append(f"ETA {'–' if left is None else clock_time(left)}")
         for trial in trials:
             if trial.state == "running" and trial.total:
-                error = "–" if trial.error is None else f"{trial.error:.3f}"
-                parts.append(f"{trial.label}: error {error} at {100 * trial.batches // trial.total} %")
+                parts.append(f"{trial.label}: {_told(trial.error)} at {100 * trial.batches // trial.total} %")
         return " · ".join(parts)
 
     def seconds_left(self) -> float | None:
@@ -194,6 +194,13 @@ class Progress:
         starts = [trial.start for trial in trials.values() if trial.start is not None]
         # Not the mean: the first ones wait for their processes, the others find them there.
         return seconds_left(works, self._slots, min(starts, default=0.0))
+
+
+def _told(error: float | None) -> str:
+    """NaN: of one seed at least."""
+    if error is None:
+        return "error –"
+    return "diverged" if math.isnan(error) else f"error {error:.3f}"
 
 
 def clock_time(seconds: float) -> str:

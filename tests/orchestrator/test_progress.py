@@ -1,6 +1,7 @@
 """The lines that a running sweep prints."""
 
 import io
+import math
 
 from orchestrator import config
 from orchestrator.planning import make_plan
@@ -38,3 +39,14 @@ def test_lines_and_eta() -> None:
     assert out.getvalue().splitlines()[-1] == "[0:36] 2/3 trials done · ETA 0:41"
     progress.ended(three, how="failed")
     assert progress.line() == "[0:36] 2/3 trials done, 1 failed · ETA 0:00"
+
+
+def test_a_trial_without_a_value_yet_and_one_with_a_seed_that_diverged() -> None:
+    learners = [{"name": "foml", "K": 1}, {"name": "online"}]
+    given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2}
+    plan = make_plan(config.check(given), "store")
+    progress = Progress(plan, slots=2, out=io.StringIO(), clock=lambda: 1.0)
+    for trial, error in zip(plan.trials, (None, math.nan), strict=True):
+        progress.started(trial.key)
+        progress.advanced(trial.key, 100, 400, learned=100, seconds=5.0, error=error)
+    assert progress.line().endswith(" · foml K=1: error – at 25 % · online: diverged at 25 %")
