@@ -1,4 +1,4 @@
-"""What must hold of a source and of a seed's table before they are written, whoever wrote the recipe."""
+"""What must hold of images and of a seed's table: before they are written, and in a store that somebody else wrote."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from streams.errors import SourceError, fault
 from streams.recipe import SPLITS, TRAIN, Collected, Images, Recipe, SeedTable
+from streams.views import Views
 
 
 def check_collected(recipe: Recipe, collected: Collected) -> None:
@@ -14,24 +15,7 @@ def check_collected(recipe: Recipe, collected: Collected) -> None:
     Raises:
         SourceError: one line for every fault.
     """
-    pixels, images = collected.pixels, collected.images
-    where = recipe.name
-    faults = []
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 4:
-        raise SourceError(fault(where, "pixels must be uint8 [n, C, H, W]", _kind(pixels)))
-    if not len(pixels):
-        faults.append(fault(where, "must have at least one image", 0))
-    for name, column in (("classes", images.classes), ("splits", images.splits)):
-        if not isinstance(column, np.ndarray) or column.shape != (len(pixels),) or column.dtype.kind not in "iu":
-            faults.append(fault(where, f"{name} must be whole numbers [{len(pixels)}]", _kind(column)))
-    if not faults:
-        faults += _range(where, "classes", images.classes, len(images.class_names))
-        faults += _range(where, "splits", images.splits, len(SPLITS))
-    views = recipe.views()
-    if (1 if views is None else len(views)) * len(pixels) > np.iinfo(np.int32).max:
-        faults.append(fault(where, "views * images must be below 2**31, so that image ids are int32", len(pixels)))
-    if views is not None and pixels.shape[1:] != (1, views.height, views.width):
-        faults.append(fault(where, f"views need images of [1, {views.height}, {views.width}]", list(pixels.shape[1:])))
+    faults = image_faults(recipe.name, collected.pixels, collected.images, recipe.views())
     if faults:
         raise SourceError(*faults)
 
@@ -42,24 +26,65 @@ def check_table(recipe: Recipe, images: Images, table: SeedTable) -> None:
     Raises:
         SourceError: one line for every fault.
     """
-    where, rows, tasks = f"{recipe.name}: datapoints", len(table.task), len(table.tasks)
-    count = len(images.classes)
-    views = recipe.views()
-    ids = count * (1 if views is None else len(views))
+    where, views = f"{recipe.name}: datapoints", recipe.views()
+    shown = len(images.classes) * (1 if views is None else len(views))
+    faults = range_faults(where, table, shown, recipe.images_per_datapoint, recipe.labels(images))
+    faults = faults or table_faults(where, table, len(images.classes))
+    if faults:
+        raise SourceError(*faults)
+
+
+def image_faults(where: object, pixels: Any, images: Images, views: Views | None) -> list[str]:
+    """One line, beginning with `where`, for every fault of kind, shape or range in a store's images."""
     faults = []
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 4:
+        return [fault(where, "pixels must be uint8 [n, C, H, W]", _kind(pixels))]
+    if not len(pixels):
+        faults.append(fault(where, "must have at least one image", 0))
+    for name, column in (("classes", images.classes), ("splits", images.splits)):
+        if not isinstance(column, np.ndarray) or column.shape != (len(pixels),) or column.dtype.kind not in "iu":
+            faults.append(fault(where, f"{name} must be whole numbers [{len(pixels)}]", _kind(column)))
+    if not faults:
+        faults += _range(where, "classes", images.classes, len(images.class_names))
+        faults += _range(where, "splits", images.splits, len(SPLITS))
+    if (1 if views is None else len(views)) * len(pixels) > np.iinfo(np.int32).max:
+        faults.append(fault(where, "views * images must be below 2**31, so that image ids are int32", len(pixels)))
+    if views is not None and pixels.shape[1:] != (1, views.height, views.width):
+        faults.append(fault(where, f"views need images of [1, {views.height}, {views.width}]", list(pixels.shape[1:])))
+    return faults
+
+
+def range_faults(where: object, table: SeedTable, shown: int, images_per_datapoint: int, labels: int) -> list[str]:
+    """One line for every column of a seed's table whose kind, shape or range is wrong.
+
+    Args:
+        where: what the lines begin with.
+        table: the datapoints.
+        shown: images times views: what an image id must be below.
+        images_per_datapoint: V.
+        labels: what a label must be below.
+    """
+    rows = len(table.task)
     columns: dict[str, tuple[Any, tuple[int, ...], int]] = {
-        "task": (table.task, (rows,), tasks),
+        "task": (table.task, (rows,), len(table.tasks)),
         "split": (table.split, (rows,), len(SPLITS)),
-        "image_ids": (table.image_ids, (rows, recipe.images_per_datapoint), ids),
-        "label": (table.label, (rows,), recipe.labels(images)),
+        "image_ids": (table.image_ids, (rows, images_per_datapoint), shown),
+        "label": (table.label, (rows,), labels),
     }
+    faults = []
     for name, (column, shape, limit) in columns.items():
         if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu" or column.shape != shape:
             faults.append(fault(where, f"{name} must be whole numbers {list(shape)}", _kind(column)))
         else:
             faults += _range(where, name, column, limit)
-    if faults:
-        raise SourceError(*faults)
+    return faults
+
+
+def table_faults(where: object, table: SeedTable, count: int) -> list[str]:
+    """One line for every fault among the rows of a seed's table whose columns are in their ranges: the order, a task
+    without points, a held-out image (of `count` stored ones) that is trained on.
+    """
+    tasks, faults = len(table.tasks), []
     key = table.split.astype(np.int64) * tasks + table.task
     if np.any(key[1:] < key[:-1]):
         faults.append(fault(where, "rows must be sorted by (split, task)"))
@@ -68,16 +93,16 @@ def check_table(recipe: Recipe, images: Images, table: SeedTable) -> None:
         empty = np.flatnonzero(counts[number] == 0)
         if len(empty):
             faults.append(fault(where, f"every task must have {split} points", f"none in tasks {empty.tolist()}"))
-    trained = np.unique(table.image_ids[table.split == TRAIN] % count)
-    judged = np.unique(table.image_ids[table.split != TRAIN] % count)
-    both = np.intersect1d(trained, judged)
+    trained, judged = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    trained[table.image_ids[table.split == TRAIN] % count] = True
+    judged[table.image_ids[table.split != TRAIN] % count] = True
+    both = np.flatnonzero(trained & judged)
     if len(both):
         faults.append(fault(where, "no held-out image may be trained on", f"{len(both)} are, such as {both[0]}"))
-    if faults:
-        raise SourceError(*faults)
+    return faults
 
 
-def _range(where: str, name: str, column: np.ndarray[Any, Any], limit: int) -> list[str]:
+def _range(where: object, name: str, column: np.ndarray[Any, Any], limit: int) -> list[str]:
     if not len(column) or (column.min() >= 0 and column.max() < limit):
         return []
     return [fault(where, f"{name} must be within 0..{limit - 1}", f"{column.min()} to {column.max()}")]

@@ -68,15 +68,17 @@ def read(folder: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     """
     path = folder / NAME
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = json.loads(path.read_bytes(), parse_constant=_refuse)
+        told = manifest if isinstance(manifest, dict) else {}
+        found = identity(told)  # of text that UTF-8 cannot hold there is none
     except FileNotFoundError:
         if not folder.is_dir():
             raise StoreError(fault(folder, "is not there", remedy="build it with python -m streams.build")) from None
         raise StoreError(fault(folder, f"holds no {NAME}, so it is no task store", remedy="build it anew")) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(fault(path, "cannot be read as JSON", type(error).__name__, "build the store anew")) from None
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int):
+    version = told.get("format_version")
+    if type(version) is not int or version < 1:
         raise StoreError(fault(path, "format_version: must be a whole number", version, "build the store anew"))
     if version > FORMAT_VERSION:
         rule = f"format_version: this package reads versions up to {FORMAT_VERSION}"
@@ -84,8 +86,8 @@ def read(folder: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     missing = [key for key in keys if key not in manifest]
     if missing:
         raise StoreError(*(fault(path, f"{key}: is missing", remedy="build the store anew") for key in missing))
-    if identity(manifest) != manifest["hash"]:
-        rule = f"hash: must be the hash of the manifest, {identity(manifest)}"
+    if found != manifest["hash"]:
+        rule = f"hash: must be the hash of the manifest, {found}"
         raise StoreError(
             fault(path, rule, manifest["hash"], "it was changed after it was written: build the store anew")
         )
@@ -94,6 +96,10 @@ def read(folder: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     _check_lengths(folder, manifest["files"])
     whole: dict[str, Any] = manifest
     return whole
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _check_lengths(folder: Path, files: dict[str, dict[str, Any]]) -> None:
@@ -122,7 +128,11 @@ def verify_bytes(folder: Path, manifest: dict[str, Any]) -> list[str]:
         rule = "must be in the form in which it was written"
         faults.append(fault(folder / NAME, rule, remedy="build the store anew"))
     for name, entry in manifest["files"].items():
-        found = file_digest(folder / name)
+        try:
+            found = file_digest(folder / name)
+        except OSError as error:
+            faults.append(fault(folder / name, "cannot be read", error.strerror, "copy or build the store anew"))
+            continue
         if found != entry["sha256"]:
             rule = f"sha256 must be {entry['sha256']}"
             faults.append(fault(folder / name, rule, found, "it was changed: copy or build the store anew"))

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from streams import manifest as manifests
 from streams.recipe import Collected, Recipe, SeedTable
-from streams.store import DATAPOINTS, IMAGES, datapoint_schema, image_schema
+from streams.tables import DATAPOINTS, IMAGES, datapoint_schema, image_schema
 
 
 def temporary_prefix(folder: Path) -> str:
@@ -85,7 +85,7 @@ def write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> di
     counts = np.zeros((3, len(table.tasks)), dtype=np.int64)
     np.add.at(counts, (split, task), 1)
     described = [
-        {"train": int(train), "validation": int(validation), "test": int(test), **about}
+        {**about, "train": int(train), "validation": int(validation), "test": int(test)}
         for (train, validation, test), about in zip(counts.T, table.tasks, strict=True)
     ]
     manifest: dict[str, Any] = {

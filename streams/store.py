@@ -16,47 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streams import manifest as manifests
+from streams.checks import image_faults, range_faults, table_faults
 from streams.errors import StoreError, fault
-from streams.recipe import SPLITS, Images
+from streams.manifest_rules import SEED_KEYS, STORE_KEYS, seed_faults, store_faults
+from streams.recipe import SPLITS, Images, SeedTable
+from streams.tables import DATAPOINTS, IMAGES, datapoint_schema, fixed_width, image_schema, map_table
 from streams.views import Views, draw
-
-IMAGES = "images.arrow"
-DATAPOINTS = "datapoints.arrow"
-_KEYS = (
-    "name",
-    "recipe",
-    "source",
-    "image",
-    "class_names",
-    "classes",
-    "images_per_datapoint",
-    "views",
-    "content",
-    "files",
-    "hash",
-)
-SEED_KEYS = ("seed", "rows", "tasks", "content", "store", "files", "hash")
-
-
-def image_schema(bytes_per_image: int) -> pa.Schema:
-    """Columns of `images.arrow`: pixels (uint8, CHW), class, and the source's pool (0 train, 1 validation, 2 test)."""
-    pixels = pa.field("pixels", pa.binary(bytes_per_image), nullable=False)
-    return pa.schema(
-        [pixels, pa.field("class", pa.int32(), nullable=False), pa.field("split", pa.uint8(), nullable=False)]
-    )
-
-
-def datapoint_schema(images_per_datapoint: int) -> pa.Schema:
-    """Columns of `datapoints.arrow`: task, split (0 train, 1 validation, 2 test), image ids, label."""
-    ids = pa.list_(pa.field("item", pa.int32(), nullable=False), images_per_datapoint)
-    return pa.schema(
-        [
-            pa.field("task", pa.int32(), nullable=False),
-            pa.field("split", pa.uint8(), nullable=False),
-            pa.field("image_ids", ids, nullable=False),
-            pa.field("label", pa.int32(), nullable=False),
-        ]
-    )
 
 
 @dataclass(frozen=True)
@@ -94,14 +59,17 @@ class TaskStore:
 
         Args:
             path: its folder.
-            verify: re-hash every byte, all seeds included; otherwise manifests, structure and lengths are checked.
+            verify: re-hash every byte, all seeds included, and check every datapoint; otherwise manifests, structure,
+                lengths and the images' classes are checked, and the ranges of a seed's datapoints when it is asked for.
 
         Raises:
-            StoreError: it is missing, of a newer version, cut, or (with `verify`) changed in any byte; one line for
-                every file that is not as it was written.
+            StoreError: it is missing, of a newer version, cut, or (with `verify`) changed in any byte, or says what no
+                store may say (whoever wrote it); one line for every fault.
         """
         folder = Path(path).absolute()
-        store = cls(folder, manifests.read(folder, _KEYS))
+        store = cls(folder, manifests.read(folder, STORE_KEYS))
+        if wrong := store_faults(folder / manifests.NAME, store.manifest):
+            raise StoreError(*wrong)
         # Bytes come first: what is damaged is told before Arrow is asked to read it.
         faults = manifests.verify_bytes(folder, store.manifest) if verify else []
         for seed in store.seeds:
@@ -115,29 +83,34 @@ class TaskStore:
         if store._images.num_rows != store.count:
             rule = f"must have {store.count} rows"
             raise StoreError(fault(folder / IMAGES, rule, store._images.num_rows, "build the store anew"))
+        if wrong := image_faults(folder / IMAGES, store.pixels, store.images, store.views):
+            raise StoreError(*wrong)
         if verify:
             store._check_contents()
         return store
 
     def verify(self) -> None:
-        """Re-hash every byte of the store, as it is on disk now.
+        """Re-hash every byte of the store, as it is on disk now, and check every datapoint (see `open`).
 
         Raises:
-            StoreError: one line for every file that differs from what was written.
+            StoreError: one line for every fault.
         """
         TaskStore.open(self.path, verify=True)
 
     def _check_contents(self) -> None:
-        tables = {seed: self.table(seed) for seed in self.seeds}  # listed once: another process may add one
-        contents = {self.path / IMAGES: (self.manifest, (self.pixels, self.classes_of, self.splits_of))} | {
-            self._seed_folder(seed) / DATAPOINTS: (t.manifest, (t.task, t.split, t.image_ids, t.label))
-            for seed, t in tables.items()
-        }
-        faults = [
-            fault(path, f"content must be {manifest['content']}", found, "build the store anew")
-            for path, (manifest, columns) in contents.items()
-            if (found := manifests.content_digest(*columns)) != manifest["content"]
-        ]
+        """Compare every column with the digest of its content, and check what the datapoints say."""
+        columns: tuple[npt.NDArray[Any], ...] = (self.pixels, self.classes_of, self.splits_of)
+        faults = _content_faults(self.path / IMAGES, self.manifest, columns)
+        for seed in self.seeds:
+            path = self._seed_folder(seed) / DATAPOINTS
+            try:
+                table = self.table(seed)
+            except StoreError as error:
+                faults += error.faults
+                continue
+            faults += _content_faults(path, table.manifest, (table.task, table.split, table.image_ids, table.label))
+            faults += table_faults(path, _rows(table), self.count)
+            faults += _count_faults(path.with_name(manifests.NAME), table)
         if faults:
             raise StoreError(*faults)
 
@@ -174,13 +147,13 @@ class TaskStore:
 
     @cached_property
     def _images(self) -> pa.RecordBatch:
-        return _map(self.path / IMAGES, image_schema(_bytes_per_image(self.manifest)))
+        return map_table(self.path / IMAGES, image_schema(_bytes_per_image(self.manifest)))
 
     @cached_property
     def pixels(self) -> npt.NDArray[np.uint8]:
         """uint8 [n, C, H, W] as stored: the mapped file itself, read-only."""
         stored = self.manifest["image"]["stored_shape"]
-        return np.frombuffer(_values(self._images.column("pixels")), dtype=np.uint8).reshape(self.count, *stored)
+        return np.frombuffer(fixed_width(self._images.column("pixels")), dtype=np.uint8).reshape(self.count, *stored)
 
     @cached_property
     def classes_of(self) -> npt.NDArray[np.int32]:
@@ -216,7 +189,7 @@ class TaskStore:
     def seeds(self) -> list[int]:
         """The stream seeds that the store holds, ascending."""
         names = (entry.name.removeprefix("seed-") for entry in self.path.glob("seed-*"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
     def table(self, seed: int) -> Table:
         """The datapoints of one seed, mapped.
@@ -234,9 +207,8 @@ class TaskStore:
     def _seed_manifest(self, seed: int) -> dict[str, Any]:
         folder = self._seed_folder(seed)
         manifest = manifests.read(folder, SEED_KEYS)
-        if manifest["store"] != self.hash:
-            rule = f"store: must be the hash of the store it lies in, {self.hash}"
-            raise StoreError(fault(folder / manifests.NAME, rule, manifest["store"], "build this seed anew"))
+        if wrong := seed_faults(folder / manifests.NAME, manifest, seed, self.hash):
+            raise StoreError(*wrong)
         return manifest
 
     def _read_table(self, seed: int) -> Table:
@@ -246,17 +218,22 @@ class TaskStore:
                 fault(self.path, f"has the seeds {self.seeds}", seed, "add it with python -m streams.build --seeds")
             )
         manifest = self._seed_manifest(seed)
-        batch = _map(folder / DATAPOINTS, datapoint_schema(self.images_per_datapoint))
-        ids = np.frombuffer(_values(batch.column("image_ids").values), dtype=np.int32)
-        task, split = np.asarray(batch.column("task").to_numpy()), np.asarray(batch.column("split").to_numpy())
-        tasks = len(manifest["tasks"])
+        path = folder / DATAPOINTS
+        batch = map_table(path, datapoint_schema(self.images_per_datapoint))
+        rows, tasks = batch.num_rows, len(manifest["tasks"])
+        if rows != manifest["rows"]:
+            raise StoreError(fault(path, f"must have {manifest['rows']} rows", rows, "build this seed anew"))
+        task, split, label = (np.asarray(batch.column(name).to_numpy()) for name in ("task", "split", "label"))
+        ids = np.frombuffer(fixed_width(batch.column("image_ids").values), dtype=np.int32)
+        read = SeedTable(task, split, ids.reshape(rows, self.images_per_datapoint), label, manifest["tasks"])
+        shown = self.count * (1 if self.views is None else len(self.views))
+        if wrong := range_faults(path, read, shown, self.images_per_datapoint, self.classes):
+            raise StoreError(*wrong)
         keys = split.astype(np.int64) * tasks + task
-        if batch.num_rows != manifest["rows"] or np.any(keys[1:] < keys[:-1]):
-            rule = f"must have {manifest['rows']} rows sorted by (split, task)"
-            raise StoreError(fault(folder / DATAPOINTS, rule, batch.num_rows, "build this seed anew"))
+        if np.any(keys[1:] < keys[:-1]):
+            raise StoreError(fault(path, "must have its rows sorted by (split, task)", remedy="build this seed anew"))
         starts = np.searchsorted(keys, np.arange(len(SPLITS))[:, None] * tasks + np.arange(tasks + 1)[None, :])
-        image_ids = ids.reshape(batch.num_rows, self.images_per_datapoint)
-        return Table(task, split, image_ids, np.asarray(batch.column("label").to_numpy()), starts, manifest)
+        return Table(task, split, read.image_ids, label, starts, manifest)
 
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
         return _reopen, (str(self.path), self.hash)
@@ -274,28 +251,23 @@ def _bytes_per_image(manifest: dict[str, Any]) -> int:
     return int(channels * height * width)
 
 
-def _map(path: Path, schema: pa.Schema) -> pa.RecordBatch:
-    """Map an Arrow IPC file that must be one record batch of this schema (one batch: its columns are contiguous)."""
-    try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-            if not reader.schema.equals(schema):
-                raise StoreError(
-                    fault(path, f"must have the columns {_short(schema)}", _short(reader.schema), "build it anew")
-                )
-            if reader.num_record_batches != 1:
-                raise StoreError(fault(path, "must be one record batch", reader.num_record_batches, "build it anew"))
-            return reader.get_batch(0)
-    except (OSError, pa.ArrowException) as error:
-        raise StoreError(
-            fault(path, "cannot be read as an Arrow IPC file", error, "copy or build the store anew")
-        ) from None
+def _rows(table: Table) -> SeedTable:
+    return SeedTable(table.task, table.split, table.image_ids, table.label, table.manifest["tasks"])
 
 
-def _short(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _content_faults(path: Path, manifest: dict[str, Any], columns: tuple[npt.NDArray[Any], ...]) -> list[str]:
+    found = manifests.content_digest(*columns)
+    if found == manifest["content"]:
+        return []
+    return [fault(path, f"content must be {manifest['content']}", found, "build the store anew")]
 
 
-def _values(array: pa.Array) -> memoryview:
-    """The bytes of a column of fixed width, as mapped."""
-    width = array.type.byte_width if pa.types.is_fixed_size_binary(array.type) else array.type.bit_width // 8
-    return memoryview(array.buffers()[-1])[array.offset * width : (array.offset + len(array)) * width]
+def _count_faults(path: Path, table: Table) -> list[str]:
+    """One line for every task whose manifest counts other points than the table has."""
+    faults = []
+    for number, (about, counts) in enumerate(zip(table.manifest["tasks"], np.diff(table.starts).T, strict=True)):
+        counted = dict(zip(SPLITS, counts.tolist(), strict=True))
+        got = {split: about.get(split) for split in SPLITS}
+        if got != counted:
+            faults.append(fault(path, f"tasks[{number}]: must count the points of the splits, {counted}", got))
+    return faults

@@ -13,9 +13,11 @@ from streams import manifest as manifests
 from streams.address import is_address, joined, open_address, shown
 from streams.cache import cache_folder, locked
 from streams.errors import StoreError, fault
+from streams.manifest_rules import SEED_KEYS, seed_faults
 from streams.publish import publish, sweep_unfinished
 from streams.recipe import Progress, silent
-from streams.store import DATAPOINTS, IMAGES, SEED_KEYS, TaskStore
+from streams.store import TaskStore
+from streams.tables import DATAPOINTS, IMAGES
 
 _PIECE = 16 * 2**20
 
@@ -113,7 +115,7 @@ class _Remote:
     def seeds(self) -> list[str]:
         """Names of the folders of seeds; one without a manifest is being brought there by somebody."""
         found = self._files.get_file_info(fs.FileSelector(str(self._root)))
-        names = sorted(info.base_name for info in found if re.fullmatch(r"seed-[0-9]+", info.base_name))
+        names = sorted(info.base_name for info in found if re.fullmatch(r"seed-(0|[1-9][0-9]*)", info.base_name))
         there = self._files.get_file_info([str(self._root / name / manifests.NAME) for name in names])
         return [name for name, info in zip(names, there, strict=True) if info.type == fs.FileType.File]
 
@@ -134,8 +136,7 @@ class _Remote:
             faults = manifests.verify_bytes(folder, manifest)
         except StoreError as error:
             raise self._blame(folder, origin, error.faults) from None
-        if manifest["store"] != store_hash:
-            faults.append(fault(f"{origin}/{manifests.NAME}", f"store: must be {store_hash}", manifest["store"]))
+        faults += seed_faults(folder / manifests.NAME, manifest, int(seed.removeprefix("seed-")), store_hash)
         if faults:
             raise self._blame(folder, origin, faults)
 

@@ -180,6 +180,22 @@ def test_a_missing_file_and_a_foreign_seed_are_noticed(copy: Path, mnist_store: 
         TaskStore.open(copy)
 
 
+def test_a_copied_seed_is_no_other_seed(copy: Path) -> None:
+    shutil.copytree(copy / "seed-0", copy / "seed-7")
+    for verify in (False, True):
+        with pytest.raises(StoreError) as caught:
+            TaskStore.open(copy, verify=verify)
+        assert caught.value.faults == (
+            f"{copy / 'seed-7' / 'manifest.json'}: seed: must be 7, as the folder's name says (got 0); "
+            "build this seed anew",
+        )
+
+
+def test_a_folder_with_another_name_is_no_seed(copy: Path) -> None:
+    shutil.copytree(copy / "seed-0", copy / "seed-00")
+    assert TaskStore.open(copy, verify=True).seeds == [0, 1, 2]
+
+
 def test_a_seed_that_is_not_there_is_named_with_those_that_are(digits_store: TaskStore) -> None:
     with pytest.raises(StoreError) as caught:
         Stream(digits_store, 7)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import streams
-from streams import recipes
+from streams import recipes, verify
+from streams.errors import StoreError
 from streams.store import TaskStore
+from streams.stream import Stream
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "task-store.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -46,6 +48,93 @@ def test_a_store_written_by_hand_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(store.pixels, names["pixels"])
     assert store.table(0).label.tolist() == [0, 1] * 4
     assert store.table(0).starts.tolist() == [[0, 4], [4, 6], [6, 8]]
+
+
+def written(out: Path, *changes: tuple[str, str]) -> Path:
+    """The store that the page's writer writes after these changes of its text: its hashes are right, whatever it says."""
+    (block,) = (block for block in BLOCKS if "def write_manifest" in block)
+    for old, new in changes:
+        assert old in block
+        block = block.replace(old, new)
+    exec(compile(block, str(PAGE), "exec"), {"OUT": str(out)})
+    return out
+
+
+DATAPOINTS, SEED, STORE = "seed-0/datapoints.arrow", "seed-0/manifest.json", "manifest.json"
+IDS = 'np.arange(8, dtype="<i4")'
+SHAPES = '"stored_shape": [1, 4, 4], "shape": [1, 4, 4]'
+COUNTS = '[{"train": 4, "validation": 2, "test": 2}]'
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "rule"),
+    [
+        ([(IDS, f"{IDS} + 5")], DATAPOINTS, "image_ids must be within 0..7 (got 5 to 12)"),
+        ([(IDS, f"{IDS} - 1")], DATAPOINTS, "image_ids must be within 0..7 (got -1 to 6)"),
+        ([('"classes": 2', '"classes": 1')], DATAPOINTS, "label must be within 0..0 (got 0 to 1)"),
+        (
+            [('np.zeros(8, dtype="<i4")', 'np.array([0, 0, 1, 1, 0, 0, 0, 0], dtype="<i4")')],
+            DATAPOINTS,
+            "task must be within 0..0 (got 0 to 1)",
+        ),
+        (
+            [(IDS, 'np.array([0, 1, 2, 3, 0, 1, 6, 7], dtype="<i4")')],
+            DATAPOINTS,
+            "no held-out image may be trained on (got 2 are, such as 0)",
+        ),
+        ([(COUNTS, f"2 * {COUNTS}")], DATAPOINTS, "every task must have train points (got none in tasks [1])"),
+        (
+            [(COUNTS, '[{"train": 5, "validation": 2, "test": 1}]')],
+            SEED,
+            "tasks[0]: must count the points of the splits, {'train': 4, 'validation': 2, 'test': 2} "
+            "(got {'train': 5, 'validation': 2, 'test': 1})",
+        ),
+        ([('"seed": 0', '"seed": 1')], SEED, "seed: must be 0, as the folder's name says (got 1)"),
+        ([('"rows": 8', '"rows": "8"')], SEED, 'rows: must be a whole number of at least 1 (got "8")'),
+        ([('["even", "odd"]', '["even"]')], "images.arrow", "classes must be within 0..0 (got 0 to 1)"),
+        ([("1, 1, 2, 2]", "1, 1, 2, 3]")], "images.arrow", "splits must be within 0..2 (got 0 to 3)"),
+        (
+            [(f'"count": 8, {SHAPES}', SHAPES)],
+            STORE,
+            "image.count: must be a whole number of at least 1 (got null)",
+        ),
+        (
+            [
+                ('"shape": [1, 4, 4]', '"shape": [3, 4, 4]'),
+                ('"views": None', '"views": [{"background": [1, 2], "scale": 1, "rotation": 0}]'),
+            ],
+            STORE,
+            "views[0]: must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, "
+            '180 or 270) (got {"background":[1,2],"rotation":0,"scale":1})',
+        ),
+        ([('{"name": "noise"}', '{"name": float("nan")}')], STORE, "cannot be read as JSON (got ValueError)"),
+        ([('"format_version": 1', '"format_version": 0')], STORE, "format_version: must be a whole number (got 0)"),
+        ([("    files,\n", "    {},\n")], STORE, "files: must name images.arrow (got [])"),
+    ],
+)
+def test_what_is_no_store_is_told_whatever_its_hashes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[tuple[str, str]], name: str, rule: str
+) -> None:
+    out = written(tmp_path / "store", *changes)
+    assert verify.main([str(out)]) == 2
+    assert capsys.readouterr().err.startswith(f"{out / name}: {rule}")
+
+
+@pytest.mark.parametrize("changes", [[(IDS, f"{IDS} + 5")], [('"classes": 2', '"classes": 1')]])
+def test_ranges_are_checked_when_a_seed_is_opened(tmp_path: Path, changes: list[tuple[str, str]]) -> None:
+    store = TaskStore.open(written(tmp_path / "store", *changes))
+    with pytest.raises(StoreError, match="must be within 0"):
+        Stream(store, 0)
+
+
+def test_a_column_with_nulls_is_refused(tmp_path: Path) -> None:
+    out = written(
+        tmp_path / "store", ("pa.array(classes)],\n    schema", "pa.array([None, 1] * 4, pa.int32())],\n    schema")
+    )
+    assert verify.main([str(out)]) == 2
+    with pytest.raises(StoreError) as caught:
+        TaskStore.open(out).table(0)
+    assert str(caught.value) == f"{out / DATAPOINTS}: must have no nulls (got label); build it anew"
 
 
 def test_a_file_of_the_users_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

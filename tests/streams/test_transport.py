@@ -122,6 +122,14 @@ def test_four_processes_at_once_copy_once(remote: Path, tmp_path: Path) -> None:
     assert sorted(left) == sorted([Path(brought[0][0]).name, f".{Path(brought[0][0]).name}.lock"])
 
 
+def test_a_seed_that_was_copied_to_another_name_is_refused(remote: Path) -> None:
+    shutil.copytree(remote / "seed-1", remote / "seed-4")
+    with pytest.raises(StoreError) as caught:
+        localise(f"file://{remote}")
+    (line,) = caught.value.faults
+    assert line.startswith(f"file://{remote}/seed-4/manifest.json: seed: must be 4, as the folder's name says (got 1)")
+
+
 @pytest.mark.parametrize("name", ["images.arrow", "seed-2/datapoints.arrow", "manifest.json", "seed-2/manifest.json"])
 def test_a_changed_byte_at_the_address_never_arrives(remote: Path, tmp_path: Path, name: str) -> None:
     content = bytearray((remote / name).read_bytes())
