@@ -49,4 +49,4 @@ def test_a_trial_without_a_value_yet_and_one_with_a_seed_that_diverged() -> None
     for trial, error in zip(plan.trials, (None, math.nan), strict=True):
         progress.started(trial.key)
         progress.advanced(trial.key, 100, 400, learned=100, seconds=5.0, error=error)
-    assert progress.line().endswith(" · foml K=1: error – at 25 % · online: diverged at 25 %")
+    assert progress.line().endswith(" · foml: error – at 25 % · online: diverged at 25 %")
