@@ -107,11 +107,16 @@ def unrolled(
     beta2: float,
     first_order: bool = False,
 ) -> MetaGradient:
-    """The same by its definition: rerun the window as a function of δ, and let autograd differentiate."""
+    """The same by its definition: rerun the window as a function of δ, and let autograd differentiate.
+
+    Charged as `adjoint` is: differentiating back through a step is its Hessian-vector product, by whichever path.
+    """
     delta = torch.zeros_like(theta, requires_grad=True)
     with torch.enable_grad():
         objective = shifted_objective(network, window, theta, delta, meta_batch, optimizer, beta1, beta2, first_order)
         (total,) = torch.autograd.grad(objective.sum(), delta)
+    if not first_order:
+        network.gradient_evaluations += 2 * sum(len(step.batch) for step in list(window)[1:])
     direct = sum((2 * beta2 * (theta - step.new_phi) for step in window), 2 * beta2 * (theta - window[0].phi))
     return MetaGradient(total, direct)
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from orchestrator.errors import fault
+from orchestrator.schemas import STRICT
 
 if TYPE_CHECKING:
     from orchestrator.specification import Sweep
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Price(BaseModel):
     """What an hour costs. ``cpu_hour``: of each CPU of a trial, beside its GPUs if it has any."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = STRICT
 
     gpu_hour: float = Field(default=0, ge=0)
     cpu_hour: float = Field(default=0, ge=0)
@@ -34,7 +35,7 @@ class Price(BaseModel):
 class Budget(BaseModel):
     """Where no further trial is started: `hours` of GPU (of CPU where trials have no GPU), or `money`."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = STRICT
 
     hours: float | None = Field(default=None, gt=0)
     money: float | None = Field(default=None, gt=0)

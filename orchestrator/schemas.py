@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from orchestrator.errors import fault
 
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+"""How everything that a person writes is read: no unknown keys, no text for a number, no number that is not finite."""
 _BRANCHES = ("int", "str", "float", "bool")
 _BOUNDS = ("ge", "gt", "le", "lt")
 
@@ -28,7 +30,7 @@ def model_of(options: type) -> type[BaseModel]:
         default = ... if item.default is MISSING or item.metadata.get("required") else item.default
         bounds = {key: item.metadata[key] for key in _BOUNDS if key in item.metadata}
         parts[item.name] = (hints[item.name], Field(default, **bounds))
-    return create_model(options.__qualname__, __config__=ConfigDict(extra="forbid", strict=True, frozen=True), **parts)
+    return create_model(options.__qualname__, __config__=STRICT, **parts)
 
 
 def rules(

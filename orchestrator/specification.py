@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from orchestrator.budget import Budget, Price
 from orchestrator.schedulers import Scheduler
+from orchestrator.schemas import STRICT
 from orchestrator.spaces import Space
 from streams.recipe import Recipe
 from streams.schedule import Schedule
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = STRICT
 
 
 class Objective(_Part):

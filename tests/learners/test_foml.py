@@ -132,6 +132,19 @@ def test_first_order_needs_no_hessian(smooth, monkeypatch: pytest.MonkeyPatch) -
     assert exact.network.gradient_evaluations == 8 * (5 + 5) + 2 * 5 * (0 + 1 + 2 + 3 * 5)
 
 
+@pytest.mark.parametrize("meta_gradient", ["exact", "first_order"])
+def test_unrolled_is_charged_what_the_adjoint_is(smooth, meta_gradient: str) -> None:
+    counts = {}
+    for path in ("adjoint", "unrolled"):
+        learner = smooth.learner("foml", (0, 1), K=5, meta_path=path, meta_gradient=meta_gradient)
+        smooth.drive(learner, 0, 8)
+        before = learner.network.gradient_evaluations
+        smooth.drive(learner, 8, 9)
+        counts[path] = (learner.network.gradient_evaluations - before) / 5
+    expected = 2 + 2 * (5 - 1) if meta_gradient == "exact" else 2
+    assert counts == {"adjoint": expected, "unrolled": expected}
+
+
 def test_diagnostics_are_the_formulas(smooth) -> None:
     """‖2β₂ Σ(θ − φ)‖, ‖the rest‖ and ‖θ − φ‖, with K = 1 and SGD, where all of it is known."""
     learner = smooth.learner("foml", (0, 1), K=1, online_optimizer="sgd", alpha1=0.1, beta1=0.2, beta2=0.3)

@@ -1,5 +1,6 @@
 """Everything that is wrong in a sweep is told at once: file, dotted key, rule, value, remedy."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,15 @@ def test_a_good_sweep_has_its_defaults() -> None:
         ({"seeds": "many"}, "mine.yaml: seeds: must be a whole number, or a list (got many)"),
         ({"seeds": [0, 1.5]}, "mine.yaml: seeds[1]: must be a whole number (got 1.5)"),
         ({"keep_checkpoints": [1]}, "mine.yaml: keep_checkpoints: must be text, or a whole number (got [1])"),
+        ({"learners": [{"name": "foml", "alpha1": math.inf}]}, "mine.yaml: learners[0].alpha1: must be a finite number (got inf)"),
+        ({"learners": [{"name": "foml", "beta1": math.nan}]}, "mine.yaml: learners[0].beta1: must be a finite number (got nan)"),
+        ({"learners": [{"name": "lwf", "temperature": {"grid": [2.0, math.inf]}}]}, "mine.yaml: learners[0].temperature.grid[1]: must be a finite number (got inf)"),
+        ({"learners": [{"name": "foml", "alpha1": {"loguniform": [0.0001, math.inf]}}]}, "mine.yaml: learners[0].alpha1.loguniform[1]: must be a finite number (got inf)"),
+        ({"resources": {"cpus": math.inf}}, "mine.yaml: resources.cpus: must be a finite number (got inf)"),
+        ({"price": {"cpu_hour": math.inf}}, "mine.yaml: price.cpu_hour: must be a finite number (got inf)"),
+        ({"budget": {"hours": math.inf}}, "mine.yaml: budget.hours: must be a finite number (got inf)"),
+        ({"search": {"scheduler": {"name": "pbt", "larger": math.inf}}}, "mine.yaml: search.scheduler.larger: must be a finite number (got inf)"),
+        ({"stream": {"name": "rainbow_digits", "schedule": {"name": "markov", "hazard": math.nan}}}, "mine.yaml: stream.schedule.hazard: must be a finite number (got nan)"),
         ({"network": "siamese"}, "mine.yaml: network: must be rainbow for a stream of 1 image(s) a datapoint (got siamese)"),
     ],
 )  # fmt: skip
