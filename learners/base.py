@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -62,6 +62,18 @@ class Setting:
         return self.images
 
 
+@dataclass(frozen=True)
+class StreamFacts:
+    """What is known of a stream before anything is learned from it; `classes` is None until its task store is there.
+
+    `held_back`: tasks that are outside the stream, for `pretrain`.
+    """
+
+    batch_size: int
+    held_back: int
+    classes: int | None = None
+
+
 class Learner(ABC):
     """R replicates of one method, trained side by side; replicates share nothing but time.
 
@@ -77,6 +89,23 @@ class Learner(ABC):
     def __init__(self, options: Any, setting: Setting) -> None:
         self.options = options
         self.setting = setting
+
+    @classmethod
+    def check(cls, options: Any, stream: StreamFacts) -> Iterable[tuple[str, str]]:
+        """(option, rule) for each option that cannot have its value beside the others, or on this stream.
+
+        For what no bound of one option can express; read out before anything is started: ("memory", "must be at least
+        the stream's 10 classes").
+        """
+        return ()
+
+    @classmethod
+    def without_effect(cls, options: Any) -> dict[str, str]:
+        """Options that change nothing beside the others, and what makes it so: {"K": "meta_updates: false"}.
+
+        To search one of them is refused, if it has no effect in any of the trials.
+        """
+        return {}
 
     @property
     def pretrain_tasks(self) -> int:

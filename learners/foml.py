@@ -55,6 +55,13 @@ class FOML(Learner):
         self.steps = 0
         self.replay = Replay(setting.images, setting.seeds)
 
+    @classmethod
+    def without_effect(cls, options: Options) -> dict[str, str]:
+        if not options.meta_updates:
+            of_the_meta_update = ("alpha2", "beta2", "K", "meta_optimizer", "meta_every", "meta_gradient", "meta_path")
+            return dict.fromkeys((*of_the_meta_update, "adam_zero"), "meta_updates: false")
+        return {"adam_zero": "online_optimizer: sgd"} if options.online_optimizer == "sgd" else {}
+
     def predict(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             return self.network.logits(self.phi, self.statistics, x)

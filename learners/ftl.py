@@ -53,6 +53,10 @@ class FTL(Learner):
         self.leader_updates_due = 0
         self.task_start = 0
 
+    @classmethod
+    def without_effect(cls, options: Options) -> dict[str, str]:
+        return {"growth_every": "growth: 0"} if options.growth == 0 else {}
+
     def begin_task(self) -> None:
         self.task_start = self.replay.size
         self.budget.restart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from learners.base import Diagnostics, Learner, Setting, at_least_one, positive
+from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_one, positive
 from learners.batch import Batch
 from learners.budget import UpdateBudget
 from learners.buffer import Replay
@@ -71,6 +72,11 @@ class ICaRL(Learner):
         self.known, self.current = none, none  # classes [R, C] ever seen; seen in the present task
         self.exemplars: list[ByClass] = [no_exemplars(setting.classes) for _ in setting.seeds]
         self.means: tuple[Tensor, Tensor] | None = None  # until the first boundary
+
+    @classmethod
+    def check(cls, options: Options, stream: StreamFacts) -> Iterable[tuple[str, str]]:
+        if stream.classes is not None and options.memory < stream.classes:
+            yield "memory", f"must be at least the stream's {stream.classes} classes"
 
     def begin_task(self) -> None:
         self.teacher = self.model.copy()

@@ -57,6 +57,10 @@ class LwF(Learner):
         self.teacher = self.model.copy()
         self.task = -1
 
+    @classmethod
+    def without_effect(cls, options: Options) -> dict[str, str]:
+        return dict.fromkeys(("temperature", "t_squared"), "distillation: 0") if options.distillation == 0 else {}
+
     def begin_task(self) -> None:
         self.task += 1
         self.teacher = self.model.copy()

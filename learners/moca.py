@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, at_least_one, positive
+from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_one, positive
 from learners.batch import Batch
 from learners.moca_belief import Belief
 from learners.moca_window import Window, window_loss
@@ -31,10 +31,13 @@ class Options:
     )
     hypotheses: int = at_least_one(50, "beginnings of the present task that are kept in mind at most")
     window: int = at_least_one(100, "newest points, which a meta-update learns from")
-    meta_every: int = at_least_one(1, "batches between two meta-updates")
+    meta_every: int = at_least_one(1, "batches between two meta-updates on the stream; no effect with pretrain_tasks")
     pretrain_tasks: int = field(
         default=0,
-        metadata={"ge": 0, "description": "tasks outside the stream to meta-train on beforehand; 0: on the stream"},
+        metadata={
+            "ge": 0,
+            "description": "tasks outside the stream to meta-train on instead, beforehand; 0: on the stream",
+        },
     )
     pretrain_passes: int = at_least_one(10, "passes over the tasks of pretrain_tasks")
 
@@ -71,6 +74,17 @@ class MOCA(Learner):
         self.origin, self.unit = phi.new_zeros(len(phi), 1, self.network.features), phi.new_ones(len(phi), 1, 1)
         self.batches, self.pretrained = 0, False
         self._forget()
+
+    @classmethod
+    def check(cls, options: Options, stream: StreamFacts) -> Iterable[tuple[str, str]]:
+        if options.pretrain_tasks > stream.held_back:
+            yield "pretrain_tasks", f"must be at most stream.held_back, {stream.held_back}"
+
+    @classmethod
+    def without_effect(cls, options: Options) -> dict[str, str]:
+        if options.pretrain_tasks:
+            return {"meta_every": f"pretrain_tasks: {options.pretrain_tasks}"}
+        return {"pretrain_passes": "pretrain_tasks: 0"}
 
     def _forget(self) -> None:
         """Nothing has been seen, and a task begins with the next point."""

@@ -41,6 +41,10 @@ class TOE(Learner):
             options.updates_per_task, setting.batches_per_task, options.growth, options.growth_every
         )
 
+    @classmethod
+    def without_effect(cls, options: Options) -> dict[str, str]:
+        return {"growth_every": "growth: 0"} if options.growth == 0 else {}
+
     def predict(self, x: Tensor) -> Tensor:
         return self.model.predict(x)
 

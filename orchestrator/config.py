@@ -7,12 +7,13 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from orchestrator.budget import check_budget
 from orchestrator.errors import ConfigError, fault
+from orchestrator.option_rules import check_options, facts
 from orchestrator.schedulers import SCHEDULERS, Scheduler, check_scheduler
 from orchestrator.schemas import model_of, rules
 from orchestrator.spaces import is_space, read_space
@@ -21,6 +22,9 @@ from orchestrator.strict_yaml import overridden, read_yaml
 from streams import recipes
 from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
+
+if TYPE_CHECKING:
+    from learners.base import StreamFacts
 
 
 def default_file() -> Path:
@@ -60,9 +64,13 @@ def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
     specs = []
     if isinstance(learners, list):
         algorithm = top.search.algorithm if top else "random"
+        known = None
+        if top is not None and recipe is not None and schedule is not None:
+            known = facts(schedule, top.batch_size, recipe.classes)
         for index, entry in enumerate(learners):
             if isinstance(entry, Mapping):
-                specs.append(_learner(dict(entry), f"learners[{index}]", file, algorithm, schedule, faults))
+                where = f"learners[{index}]"
+                specs.append(_learner(dict(entry), where, file, algorithm, schedule, known, faults))
     if top is not None and recipe is not None:
         _network(top, recipe, file, faults)
     if top is not None:
@@ -135,6 +143,7 @@ def _learner(
     file: str,
     algorithm: str,
     schedule: Schedule | None,
+    stream: StreamFacts | None,
     faults: list[str],
 ) -> LearnerSpec | None:
     from learners import registry  # torch comes with it: not before it is needed
@@ -153,11 +162,6 @@ def _learner(
         rule = f"needs task boundaries, which the schedule {schedule.name} has not"
         faults.append(fault(file, f"{where}.name", rule, name, "use the schedule sequential, or leave it out"))
     model = model_of(learner.options_class)
-    wanted = entry.get("pretrain_tasks", 0)
-    held_back = schedule.tasks if isinstance(schedule, HeldBack) else 0
-    if isinstance(wanted, int) and wanted > held_back:
-        rule = f"must be at most stream.held_back, {held_back}"
-        faults.append(fault(file, f"{where}.pretrain_tasks", rule, wanted))
     fixed = {key: value for key, value in entry.items() if not is_space(value)}
     spaces = {}
     for key in [key for key in entry if key not in fixed]:
@@ -176,7 +180,10 @@ def _learner(
         faults += rules(error, file, where, model, ["name"])
         return None
     resolved = {key: getattr(values, key) for key in model.model_fields if key not in spaces}
-    return LearnerSpec(name, resolved, spaces)
+    spec = LearnerSpec(name, resolved, spaces)
+    if stream is not None:
+        faults += check_options(spec, where, file, stream)
+    return spec
 
 
 def _network(top: Document, recipe: Recipe, file: str, faults: list[str]) -> None:

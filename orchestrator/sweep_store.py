@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from orchestrator.errors import ConfigError, fault
+from orchestrator.option_rules import check_with_store
 from orchestrator.schedulers import check_interval
 from orchestrator.source import StoreSource
 from orchestrator.specification import Sweep
@@ -29,7 +30,8 @@ def open_store(sweep: Sweep, telling: Telling | None = None) -> TaskStore:
     else:
         store = _named_store(sweep, building)
     shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()  # told here: a schedule that does not fit the tasks
-    if faults := check_interval(sweep.scheduler, shape.length, sweep.file):
+    faults = check_interval(sweep.scheduler, shape.length, sweep.file) + check_with_store(sweep, store.classes)
+    if faults:
         raise ConfigError(*faults)
     return store
 

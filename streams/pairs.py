@@ -43,6 +43,7 @@ class PairTasks(ClassTasks):
     """What streams of pairs share. The numbers of pairs must be even, so that exactly half can be of one class."""
 
     images_per_datapoint: ClassVar[int] = 2
+    classes: ClassVar[int | None] = 2
     least_images: ClassVar[int] = 2
 
     def check(self) -> list[str]:

@@ -46,6 +46,8 @@ Rows = npt.NDArray[np.int64]
 class _Rainbow(Recipe):
     """What both streams share: a task is a look, and the seed gives the order of looks and who is drawn in which."""
 
+    classes: ClassVar[int | None] = 10
+
     tasks: int
 
     @abstractmethod

@@ -98,6 +98,8 @@ class Recipe(ABC):
 
     name: ClassVar[str]
     images_per_datapoint: ClassVar[int] = 1
+    classes: ClassVar[int | None] = None
+    """What `labels` gives, where that is known without the source."""
 
     @abstractmethod
     def collect(self, progress: Progress = silent) -> Collected:

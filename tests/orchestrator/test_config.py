@@ -70,6 +70,13 @@ def test_a_good_sweep_has_its_defaults() -> None:
         ({"budget": {"hours": math.inf}}, "mine.yaml: budget.hours: must be a finite number (got inf)"),
         ({"search": {"scheduler": {"name": "pbt", "larger": math.inf}}}, "mine.yaml: search.scheduler.larger: must be a finite number (got inf)"),
         ({"stream": {"name": "rainbow_digits", "schedule": {"name": "markov", "hazard": math.nan}}}, "mine.yaml: stream.schedule.hazard: must be a finite number (got nan)"),
+        ({"learners": [{"name": "icarl", "memory": 5}]}, "mine.yaml: learners[0].memory: must be at least the stream's 10 classes (got 5)"),
+        ({"learners": [{"name": "icarl", "memory": {"grid": [20, 9]}}]}, "mine.yaml: learners[0].memory.grid[1]: must be at least the stream's 10 classes (got 9)"),
+        ({"learners": [{"name": "icarl", "memory": {"randint": [3, 50]}}]}, "mine.yaml: learners[0].memory.randint[0]: must be at least the stream's 10 classes (got 3)"),
+        ({"learners": [{"name": "moca", "pretrain_tasks": {"grid": [0, 2]}}]}, "mine.yaml: learners[0].pretrain_tasks.grid[1]: must be at most stream.held_back, 0 (got 2)"),
+        ({"stream": {"name": "rainbow_digits", "held_back": 2}, "learners": [{"name": "moca", "pretrain_tasks": 2, "meta_every": {"grid": [1, 2]}}]}, "mine.yaml: learners[0].meta_every: has no effect with pretrain_tasks: 2, so that all trials would be the same (got {'grid': [1, 2]}); leave it out"),
+        ({"learners": [{"name": "foml", "meta_updates": False, "K": {"grid": [1, 5]}}]}, "mine.yaml: learners[0].K: has no effect with meta_updates: false, so that all trials would be the same (got {'grid': [1, 5]}); leave it out"),
+        ({"learners": [{"name": "foml", "online_optimizer": "sgd", "adam_zero": {"choice": ["mask", "exact"]}}]}, "mine.yaml: learners[0].adam_zero: has no effect with online_optimizer: sgd, so that all trials would be the same (got {'choice': ['mask', 'exact']}); leave it out"),
         ({"network": "siamese"}, "mine.yaml: network: must be rainbow for a stream of 1 image(s) a datapoint (got siamese)"),
     ],
 )  # fmt: skip
