@@ -27,6 +27,7 @@ from orchestrator.errors import OrchestratorError, fault
 from orchestrator.one_run import find
 from orchestrator.run_tree import PARENT
 from orchestrator.tracking_database import DEFAULT_URI, first_line, open_existing
+from streams.decode import read_picture
 
 if TYPE_CHECKING:
     from learners.checkpoint import Saved
@@ -213,19 +214,17 @@ def _predictor(saved: Sequence[Saved], seed: int | None = None) -> Predictor:
 
 
 def _read(images: Sequence[Path | str]) -> tuple[list[tuple[str, Any]], list[str]]:
-    """Names and pictures, and a line for each file that is none."""
-    from PIL import Image, UnidentifiedImageError
+    """Names and pictures, read as a folder of images is, and a line for each file that is none."""
+    from PIL import UnidentifiedImageError
 
     pictures: list[tuple[str, Any]] = []
     faults = []
     for image in images:
         try:
-            with Image.open(image) as picture:
-                picture.load()
-                pictures.append((str(image), picture))
+            pictures.append((str(image), read_picture(Path(image).read_bytes())))
         except UnidentifiedImageError:
             faults.append(fault(str(image), "", "must be a picture, such as PNG or JPEG"))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # Pillow's decoders raise many kinds: OSError, SyntaxError, struct.error, ...
             reason = getattr(error, "strerror", None) or first_line(error)
             faults.append(fault(str(image), "", f"must be a picture that can be read ({reason})"))
     return pictures, faults

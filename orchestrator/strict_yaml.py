@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
     """
     changed = copy.deepcopy(dict(document))
     faults = [problem for word in words if (problem := _override(changed, word))]
+    keys = Counter(word.partition("=")[0] for word in dict.fromkeys(words) if "=" in word)
+    faults += [fault(COMMAND_LINE, key, "must be given once") for key, times in keys.items() if times > 1]
     if faults:
         raise ConfigError(*faults)
     return changed

@@ -13,16 +13,20 @@ from pathlib import Path
 from streams import manifest as manifests
 from streams.cache import cache_folder, locked
 from streams.checks import check_collected, check_table
-from streams.errors import OptionError, StoreError, StreamsError, fault
+from streams.errors import OptionError, SourceError, StoreError, StreamsError, fault
 from streams.options import option_faults, recipe_from_words
 from streams.progress import ProgressLine
 from streams.publish import publish, sweep_unfinished, write_images, write_seed
 from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
 from streams.store import TaskStore
 
+MOST_SEEDS = 10_000
+
 
 def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progress | None = None) -> TaskStore:
     """Build a store, or complete one: what is already there is left as it is, missing seeds are added.
+
+    Of a store that is there the images are kept, and the recipe's `data` is not read again, only required to exist.
 
     Args:
         recipe: what to build.
@@ -34,7 +38,7 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
         The store, open.
 
     Raises:
-        SourceError: one line for every fault of the source.
+        SourceError: one line for every fault of the source, or it does not fit into memory.
         StoreError: `out` holds something else, or a damaged store, or cannot be written to.
         OptionError: no seed, or one that is negative, or options that do not go together.
     """
@@ -44,7 +48,9 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     faults = option_faults(recipe)
     if faults:
         raise OptionError(*faults)
-    if (folder / manifests.NAME).is_file():  # a store that has all is used without a lock, even where nobody may write
+    if (folder / manifests.NAME).is_file():
+        _check_data(recipe)
+        # A store that has all is used without a lock, even where nobody may write.
         store = _open(recipe, folder)
         if set(wanted) <= set(store.seeds):
             return store
@@ -55,6 +61,11 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
                 _build_new(recipe, wanted, folder, tell)
             store = _open(recipe, folder)
             _add_seeds(recipe, store, [seed for seed in wanted if seed not in store.seeds], tell)
+    except MemoryError as error:
+        remedy = "lower the size of images or the number of tasks and datapoints, or bring fewer images"
+        raise SourceError(
+            fault(recipe.name, "does not fit into memory", str(error) or "nothing is left", remedy)
+        ) from error
     except OSError as error:
         remedy = "choose another folder, or make room and rights in this one"
         reason = os.strerror(error.errno) if error.errno else error  # Arrow has words of its own
@@ -75,6 +86,19 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = Non
     key = manifests.canonical([manifests.FORMAT_VERSION, recipe.identity(), recipe.fingerprint()])
     name = f"{recipe.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     return build(recipe, seeds, cache_folder() / "stores" / name, progress)
+
+
+def _check_data(recipe: Recipe) -> None:
+    """What is not read must be there all the same: it was given for something."""
+    data = _data(recipe)
+    if data is not None and not Path(data).expanduser().exists():
+        remedy = "name the data that the store was built from, or leave data out where that can be"
+        raise SourceError(fault(data, "data: must exist", remedy=remedy))
+
+
+def _data(recipe: Recipe) -> str | None:
+    data = getattr(recipe, "data", None)
+    return data if isinstance(data, str) else None
 
 
 def _open(recipe: Recipe, folder: Path) -> TaskStore:
@@ -156,7 +180,15 @@ def _run(arguments: Sequence[str] | None) -> int:
     words = [*given.options]
     words += [f"data={given.data}"] if given.data is not None else []
     words += ["skip_bad=true"] if given.skip_bad else []
-    store = build(recipe_from_words(given.name, words), range(given.seeds), given.out, ProgressLine())
+    if given.seeds > MOST_SEEDS:
+        raise OptionError(fault("seeds", f"must be at most {MOST_SEEDS}", given.seeds))
+    recipe = recipe_from_words(given.name, words)
+    was_there = (Path(given.out).expanduser() / manifests.NAME).is_file()
+    store = build(recipe, range(given.seeds), given.out, ProgressLine())
+    if was_there and (data := _data(recipe)) is not None:
+        source = store.manifest["source"].get("name", "another source")
+        kept = f"was there already, built from {source}; its {store.count:,} images are kept"
+        print(f"{store.path}: {kept}, and {data} was not looked at", file=sys.stderr)
     print(f"{store.path}: {store.name}, {store.count:,} images, seeds {store.seeds}, hash {store.hash}")
     return 0
 

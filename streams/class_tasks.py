@@ -14,6 +14,9 @@ from streams.recipe import SPLITS, TEST, TRAIN, VALIDATION, Images, Recipe, Seed
 
 Rows = npt.NDArray[np.int64]
 
+MOST_DATAPOINTS = 100_000_000
+"""Of one seed: their table takes some 2 GB, and five times as much while it is made."""
+
 
 def class_chain(classes: int, tasks: int, per_task: int, keep: int, draw: np.random.Generator) -> Rows:
     """The classes of each task: the next task keeps `keep` of the present ones and brings others, none of them present.
@@ -110,10 +113,16 @@ class ClassTasks(Recipe):
         """int32 [n]: the labels of datapoints of these images (rows: int64 [n, V])."""
 
     def check(self) -> list[str]:
-        """At least one class must be new in the next task."""
-        if self.keep < self.classes_per_task:
-            return []
-        return [fault(f"{self.name}.keep", f"must be below classes_per_task, {self.classes_per_task}", self.keep)]
+        """At least one class must be new in the next task, and a stream be of a size that fits into memory."""
+        faults = []
+        if self.keep >= self.classes_per_task:
+            rule = f"must be below classes_per_task, {self.classes_per_task}"
+            faults.append(fault(f"{self.name}.keep", rule, self.keep))
+        datapoints = self.tasks * (self.train + self.validation + self.test)
+        if datapoints > MOST_DATAPOINTS:
+            rule = f"tasks * (train + validation + test) must be at most {MOST_DATAPOINTS:,}"
+            faults.append(fault(f"{self.name}.tasks", rule, f"{datapoints:,}"))
+        return faults
 
     def seed_table(self, images: Images, seed: int) -> SeedTable:
         """The seed's chain of classes, and the datapoints drawn from each task's classes."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,10 @@ import numpy.typing as npt
 from streams.errors import fault
 from streams.recipe import Progress, silent
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr"})
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
 
 
@@ -84,17 +89,28 @@ def _has_end(kind: str | None, content: bytes) -> bool:
     return kind != "GIF" or content.rstrip(b"\0\r\n ").endswith(b";")
 
 
-def _image(content: bytes, size: int, channels: int, crop: int | None) -> npt.NDArray[np.uint8]:
-    from PIL import Image, ImageOps  # only a build of a folder of images needs it
+def read_picture(content: bytes) -> "Image.Image":
+    """A picture from a file's bytes, whole, upright as its camera was held, and of at most 8 bits a channel.
+
+    Raises:
+        PIL.UnidentifiedImageError: it is no picture.
+        Exception: it is damaged (Pillow's decoders raise many kinds), or a ValueError where its pixels are deeper.
+    """
+    from PIL import Image, ImageOps  # only what reads pictures needs it
 
     with Image.open(io.BytesIO(content)) as opened:
         opened.load()
         if not _has_end(opened.format, content):  # Pillow does not ask for it where all pixels came
             raise OSError("the end of the file is missing")
-        if opened.mode not in ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr"):
+        if opened.mode not in _MODES:
             raise ValueError(f"{opened.mode} pixels have more than 8 bits; convert the image")
-        upright = ImageOps.exif_transpose(opened)
-        shown = upright.convert("RGB" if channels == 3 else "L")
+        return ImageOps.exif_transpose(opened)
+
+
+def _image(content: bytes, size: int, channels: int, crop: int | None) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    shown = read_picture(content).convert("RGB" if channels == 3 else "L")
     width, height = shown.size
     side = min(width, height, crop or width)
     left, top = (width - side) // 2, (height - side) // 2

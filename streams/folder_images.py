@@ -105,8 +105,15 @@ def collect_files(
 def _check_sizes(names: Sequence[str], counts: Any, pools: Pools) -> None:
     faults = []
     for name, count in zip(names, counts.tolist(), strict=True):
-        if count - sum(pools.held_out(count)) < pools.least:
+        left = count - sum(pools.held_out(count))
+        if left >= pools.least:
+            continue
+        if count < 3 * pools.least:
             rule = f"must have at least {3 * pools.least} images, {pools.least} to train, validate and test each"
             faults.append(fault(f"class {name}", rule, count, "bring more images or leave the class out"))
+        else:
+            shares = f"validation_share {pools.validation_share} and test_share {pools.test_share}"
+            rule = f"{shares} must leave at least {pools.least} of its {count} images to train with"
+            faults.append(fault(f"class {name}", rule, max(left, 0), "lower the shares"))
     if faults:
         raise SourceError(*faults)

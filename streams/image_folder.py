@@ -23,7 +23,7 @@ class _Folder(Recipe):
 
     data: str | None = location("folder that holds a folder of images per class; must be given")
     skip_bad: bool = location("leave images out that cannot be read, and record which", default=False)
-    size: int = number(32, "side of the stored images, in pixels", ge=4)
+    size: int = number(32, "side of the stored images, in pixels", ge=4, le=1_024)
     channels: int = number(3, "1 for grey, 3 for colour", ge=1, le=3)
     validation_share: float = number(0.15, "share of each class's images that only validate", gt=0, lt=1)
     test_share: float = number(0.15, "share of each class's images that only test", gt=0, lt=1)
@@ -43,18 +43,17 @@ class _Folder(Recipe):
         return faults
 
     def _collect(self, least: int, progress: Progress) -> Collected:
-        root, files, ignored = _list(self.data)
-        labels = [file.rpartition("/")[0] for file in files]
-        notices = [f"{ignored} files that are not images are left out"] if ignored else []
-        source = FileSource("image folder", root, files, labels, notices)
+        listing = _list(self.data)
+        labels = [file.rpartition("/")[0] for file in listing.files]
+        source = FileSource("image folder", listing.root, listing.files, labels, listing.notices)
         pools = Pools(self.validation_share, self.test_share, least)
         form = ImageFormat(self.size, self.channels)
         return collect_files(source, form, pools, self.skip_bad, "image_folder/pools", progress)
 
     def fingerprint(self) -> str:
         """The names, sizes and times of the images."""
-        root, files, _ = _list(self.data)
-        return f"{self.skip_bad} {fingerprint(root / file for file in files)}"
+        listing = _list(self.data)
+        return f"{self.skip_bad} {fingerprint(listing.root / file for file in listing.files)}"
 
 
 @dataclass(frozen=True)
@@ -79,24 +78,72 @@ class ImageFolderPairs(_Folder, PairTasks):
         return self._collect(self.least_images, progress)
 
 
-def _list(data: str | None) -> tuple[Path, list[str], int]:
-    """The root, the images below it (sorted, each in some folder), and how many other files were passed over."""
+@dataclass(frozen=True)
+class _Listing:
+    """What a folder of images holds: the images in folders (paths below the root, sorted), and what is passed over."""
+
+    root: Path
+    files: list[str]
+    loose: int
+    others: int
+
+    @property
+    def notices(self) -> list[str]:
+        """What is passed over, in words."""
+        counts = {
+            "images outside any class folder are left out": self.loose,
+            "files that are not images are left out": self.others,
+        }
+        return [f"{count} {words}" for words, count in counts.items() if count]
+
+
+def _list(data: str | None) -> _Listing:
     root = Path(data or "").expanduser()
     if data is None or not root.is_dir():
         remedy = "name a folder that holds a folder of images per class"
         raise SourceError(fault(data, "data: must be a folder that exists", remedy=remedy))
-    files, ignored = [], 0
+    files, loose, others = [], 0, 0
     unreadable: list[OSError] = []
-    for folder, _, names in os.walk(root, onerror=unreadable.append, followlinks=True):
+    met: dict[str, str] = {}
+    faults: list[str] = []
+    for folder, below, names in os.walk(root, onerror=unreadable.append, followlinks=True):
+        below[:] = _not_met_before(folder, sorted(below), met, faults)
         for name in names:
             path = (Path(folder) / name).relative_to(root).as_posix()
-            if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".") and "/" in path:
+            if Path(name).suffix.lower() not in SUFFIXES or name.startswith("."):
+                others += 1
+            elif "/" in path:
                 files.append(path)
             else:
-                ignored += 1
-    if unreadable:
-        raise SourceError(*(fault(error.filename, "cannot be read", error.strerror) for error in unreadable))
+                loose += 1
+    faults += [fault(error.filename, "cannot be read", error.strerror) for error in unreadable]
+    if faults:
+        raise SourceError(*faults)
     if not files:
         rule = f"data: must hold folders with images ({' '.join(sorted(SUFFIXES))})"
         raise SourceError(fault(data, rule, remedy="a folder per class, images in it"))
-    return root, sorted(files), ignored
+    return _Listing(root, sorted(files), loose, others)
+
+
+def _not_met_before(folder: str, below: list[str], met: dict[str, str], faults: list[str]) -> list[str]:
+    """Of the folders below a folder those that no link has led to before: through another, all images would come again.
+
+    Args:
+        folder: being walked.
+        below: the names of the folders in it.
+        met: the folders met so far, each by its real path; these are added.
+        faults: one line is added for every folder that is left out.
+    """
+    here = os.path.realpath(folder)
+    met.setdefault(here, folder)
+    new = []
+    for name in below:
+        path = os.path.join(folder, name)
+        real = os.path.realpath(path)
+        if real in met or Path(here).is_relative_to(real):
+            rule = "a folder must be met once, or its images would be there several times"
+            faults.append(fault(path, rule, f"it is {met.get(real, real)} again", "remove the link"))
+        else:
+            met[real] = path
+            new.append(name)
+    return new

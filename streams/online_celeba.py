@@ -30,7 +30,7 @@ class OnlineCeleba(PairTasks):
     tasks: int = number(1_200, "tasks in a stream", ge=1)
     least_per_identity: int = number(20, "images that an identity must have; others are left out", ge=6)
     crop: int = number(178, "side of the square cut out of the middle, in pixels", ge=4)
-    size: int = number(64, "side of the stored images, in pixels", ge=4)
+    size: int = number(64, "side of the stored images, in pixels", ge=4, le=1_024)
     validation_share: float = number(0.15, "share of each identity's images that only validate", gt=0, lt=0.5)
     test_share: float = number(0.15, "share of each identity's images that only test", gt=0, lt=0.5)
 

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from itertools import chain
+from numbers import Integral, Real
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
 
@@ -40,7 +41,8 @@ def recipe_from_words(name: str, words: Sequence[str]) -> Recipe:
     """A recipe from its name and words like `tasks=8`.
 
     Raises:
-        OptionError: one line for every unknown key, wrong type or value out of range.
+        OptionError: one line for every word that is none, or whose key was given before with another value; or for
+            every unknown key, wrong type or value out of range.
     """
     options: dict[str, str] = {}
     faults = []
@@ -48,7 +50,8 @@ def recipe_from_words(name: str, words: Sequence[str]) -> Recipe:
         key, equals, value = word.partition("=")
         if not equals:
             faults.append(fault(word, "options are written key=value"))
-        options[key] = value
+        elif options.setdefault(key, value) != value:
+            faults.append(fault(f"{name}.{key}", "must be given once", f"{options[key]} and {value}"))
     if faults:
         raise OptionError(*faults)
     return recipe_from_options(name, options)
@@ -123,9 +126,7 @@ def bound_faults(where: str, item: "Field[Any]", value: Any) -> list[str]:
 def _read(given: Any, hint: Any) -> Any:
     kinds = _kinds(hint)
     if not isinstance(given, str):
-        if (isinstance(given, bool) and bool not in kinds) or not isinstance(given, kinds):
-            raise ValueError(given)
-        return given
+        return _of_kind(given, kinds)
     if type(None) in kinds and given.lower() in ("", "null", "none"):
         return None
     if bool in kinds:
@@ -136,6 +137,21 @@ def _read(given: Any, hint: Any) -> Any:
         if number in kinds:
             return number(given)
     return given
+
+
+def _of_kind(given: Any, kinds: tuple[Any, ...]) -> Any:
+    """The value as one of these types. 1 will do for 1.0, and NumPy's numbers for Python's; a truth is no number."""
+    if not isinstance(given, bool):
+        if int in kinds and isinstance(given, Integral):
+            return int(given)
+        if float in kinds and isinstance(given, Real):
+            try:
+                return float(given)
+            except OverflowError:
+                raise ValueError(given) from None
+    if isinstance(given, kinds) and (bool in kinds or not isinstance(given, bool)):
+        return given
+    raise ValueError(given)
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:

@@ -159,6 +159,26 @@ def test_everything_that_is_wrong_is_told_at_once(runs, pictures, tmp_path, caps
     assert capsys.readouterr().err.count("\n") == 2, "a wrong run hides no wrong picture"
 
 
+def test_pictures_are_read_as_a_folder_of_images_is(tmp_path, capsys):
+    """Deep pixels are refused, not clipped to white; a photograph stands upright; a cut file is no picture."""
+    learner = learner_file(tmp_path / "learner.pt", "online", (4,), shape=(1, 16, 20))
+    upright = np.random.default_rng(3).integers(0, 256, (16, 20), dtype=np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it a quarter clockwise
+    Image.fromarray(np.ascontiguousarray(np.rot90(upright))).save(tmp_path / "turned.png", exif=exif)
+    got = predict.load(str(tmp_path / "learner.pt"))(tmp_path / "turned.png")
+    np.testing.assert_allclose(got, expected(learner, upright[None, None]), atol=1e-6)
+    deep, cut = tmp_path / "deep.png", tmp_path / "cut.png"
+    Image.fromarray(np.full((16, 20), 40_000, dtype=np.uint16)).save(deep)
+    cut.write_bytes((tmp_path / "turned.png").read_bytes()[:-12])
+    assert predict.main([str(tmp_path / "learner.pt"), str(deep), str(cut)]) == 2
+    rule = "must be a picture that can be read"
+    assert capsys.readouterr().err.splitlines() == [
+        f"{deep}: {rule} (I;16 pixels have more than 8 bits; convert the image)",
+        f"{cut}: {rule} (the end of the file is missing)",
+    ]
+
+
 def test_runs_without_a_learner(runs, tmp_path, capsys):
     def told(run):
         with pytest.raises(OrchestratorError) as caught:

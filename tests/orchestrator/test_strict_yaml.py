@@ -34,6 +34,14 @@ def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
     )
 
 
+def test_a_key_is_given_once() -> None:
+    """As in a file; the same word again says nothing else."""
+    with pytest.raises(ConfigError) as caught:
+        overridden({}, ["seeds=3", "seeds=4", "name=x", "name=x"])
+    assert caught.value.faults == ("command line: seeds: must be given once",)
+    assert overridden({}, ["seeds=3", "seeds=3"]) == {"seeds": 3}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

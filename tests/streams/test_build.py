@@ -9,16 +9,18 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import streams
 from streams import build as build_module
 from streams import recipes
 from streams.build import build, cached, main
-from streams.errors import OptionError, StoreError
+from streams.errors import OptionError, SourceError, StoreError
 from streams.image_folder import ImageFolder
-from streams.options import recipe_from_words
+from streams.options import recipe_from_words, schedule_from_options
 from streams.rainbow import RainbowDigits, RainbowMnist
+from streams.schedule import Gradual, Markov
 from streams.store import Table, TaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,6 +224,65 @@ def test_every_wrong_word_is_told_at_once() -> None:
     )
 
 
+def test_an_option_is_given_once() -> None:
+    with pytest.raises(OptionError) as caught:
+        recipe_from_words("rainbow_digits", ["tasks=3", "train=9", "tasks=4", "train=9"])
+    assert caught.value.faults == ("rainbow_digits.tasks: must be given once (got 3 and 4)",)
+
+
+def test_numbers_of_another_kind_will_do_from_python() -> None:
+    markov = schedule_from_options("markov", {"hazard": 1})
+    assert markov == Markov(hazard=1.0)
+    assert type(markov.hazard) is float  # type: ignore[attr-defined]
+    gradual = schedule_from_options("gradual", {"window": np.int64(8)})
+    assert (gradual, type(gradual.window)) == (Gradual(window=8), int)  # type: ignore[attr-defined]
+    assert schedule_from_options("markov", {"hazard": np.float32(0.5)}) == Markov(hazard=0.5)
+    for name, key, wrong in (
+        ("markov", "hazard", True),
+        ("markov", "hazard", 10**400),
+        ("gradual", "window", True),
+        ("gradual", "window", 8.0),
+    ):
+        with pytest.raises(OptionError, match=f"{name}.{key}: must be a "):
+            schedule_from_options(name, {key: wrong})
+
+
+def test_what_does_not_fit_into_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        np.empty(2**62, dtype=np.uint8)
+
+    monkeypatch.setattr(RainbowDigits, "collect", fail)
+    with pytest.raises(SourceError) as caught:
+        build(RainbowDigits(), [0], tmp_path / "store")
+    assert str(caught.value).startswith("rainbow_digits: does not fit into memory (got Unable to allocate 4.00 EiB")
+
+
+def test_data_beside_a_store_that_is_there(
+    made_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its images are kept; that the data was not looked at is said, and data that is not there is a fault."""
+    out, other = tmp_path / "store", tmp_path / "other"
+    words = ["image_folder", "size=8", "tasks=2", "--out", str(out)]
+    assert main([*words, "--seeds", "1", "--data", str(made_folder)]) == 0
+    built = capsys.readouterr()
+    assert "was there already" not in built.err
+    other.mkdir()
+    for seeds in ("1", "2"):
+        assert main([*words, "--seeds", seeds, "--data", str(other)]) == 0
+        told = capsys.readouterr()
+        assert told.err.splitlines()[-1] == (
+            f"{out}: was there already, built from image folder; its 132 images are kept, and {other} was not looked at"
+        )
+    assert TaskStore.open(out, verify=True).seeds == [0, 1]
+    for seeds in ("2", "3"):
+        assert main([*words, "--seeds", seeds, "--data", str(tmp_path / "none")]) == 2
+        assert capsys.readouterr().err == (
+            f"{tmp_path / 'none'}: data: must exist; "
+            "name the data that the store was built from, or leave data out where that can be\n"
+        )
+    assert TaskStore.open(out).seeds == [0, 1]
+
+
 def test_the_command_builds_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "store"
     assert main(["rainbow_digits", "tasks=2", "--out", str(out), "--seeds", "2", "train=30"]) == 0
@@ -238,6 +299,7 @@ def test_the_command_builds_and_says_what(tmp_path: Path, capsys: pytest.Capture
         (["rainbow_digits", "tasks=0", "oops"], ["oops: options are written key=value"]),
         (["rainbow_mnist", "--data", "nowhere"], ["nowhere: data: must be a folder that exists"]),
         (["rainbow_digits", "--seeds", "0"], ["seeds: must name at least one seed"]),
+        (["rainbow_digits", "--seeds", "9" * 12], ["seeds: must be at most 10000 (got "]),
     ],
 )
 def test_the_command_tells_faults_without_a_traceback(tmp_path: Path, words: list[str], lines: list[str]) -> None:

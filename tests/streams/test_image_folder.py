@@ -79,7 +79,28 @@ def test_other_files_are_passed_over_and_counted(copy: Path) -> None:
     (copy / "loose.png").write_bytes(b"x")  # in no class folder
     collected = ImageFolder(data=str(copy), size=8).collect()
     assert len(collected.pixels) == 132
-    assert collected.source["notices"] == ["3 files that are not images are left out"]
+    assert collected.source["notices"] == [
+        "1 images outside any class folder are left out",
+        "2 files that are not images are left out",
+    ]
+
+
+def test_links_to_folders_are_followed_once(copy: Path, tmp_path: Path) -> None:
+    (copy / "class 01").rename(tmp_path / "elsewhere")
+    (copy / "class 01").symlink_to(tmp_path / "elsewhere")
+    assert len(ImageFolder(data=str(copy), size=8).collect().pixels) == 132
+    (copy / "class 02" / "loop").symlink_to("..")
+    (copy / "class 03" / "above").symlink_to(tmp_path)
+    (copy / "class 11").symlink_to("class 04")
+    rule = "a folder must be met once, or its images would be there several times"
+    for asked in (ImageFolder(data=str(copy), size=8).collect, ImageFolder(data=str(copy), size=8).fingerprint):
+        with pytest.raises(SourceError) as caught:
+            asked()
+        assert sorted(caught.value.faults) == [
+            f"{copy / 'class 02' / 'loop'}: {rule} (got it is {copy} again); remove the link",
+            f"{copy / 'class 03' / 'above'}: {rule} (got it is {tmp_path} again); remove the link",
+            f"{copy / 'class 11'}: {rule} (got it is {copy / 'class 04'} again); remove the link",
+        ]
 
 
 def test_every_bad_image_is_named_before_anything_is_written(copy: Path, tmp_path: Path) -> None:
@@ -128,6 +149,19 @@ def test_classes_with_too_few_images_are_all_named(copy: Path, kind: type, least
     )
 
 
+def test_shares_that_leave_nothing_of_a_class_are_named(copy: Path) -> None:
+    for number in range(11):
+        for image in range(10, 12):
+            (copy / f"class {number:02d}" / f"{image:02d}.png").unlink()
+    with pytest.raises(SourceError) as caught:
+        ImageFolder(data=str(copy), size=8, validation_share=0.5, test_share=0.45).collect()
+    assert caught.value.faults == tuple(
+        f"class class {number:02d}: validation_share 0.5 and test_share 0.45 must leave at least 1 of its 10 images to "
+        "train with (got 0); lower the shares"
+        for number in range(11)
+    )
+
+
 def test_fewer_classes_than_a_task_needs(copy: Path, tmp_path: Path) -> None:
     for number in range(4, 11):
         shutil.rmtree(copy / f"class {number:02d}")
@@ -162,6 +196,19 @@ def test_options_that_do_not_go_together_are_told_at_once() -> None:
     assert sorted(line.partition(":")[0] for line in caught.value.faults) == [
         f"image_folder_pairs.{key}" for key in ("channels", "data", "keep", "test_share", "train")
     ]
+
+
+def test_streams_that_fit_into_no_memory_are_refused(made_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as caught:
+        recipe_from_options("image_folder", {"data": ".", "size": 100_000_000, "tasks": 10**13})
+    assert caught.value.faults == ("image_folder.size: must be at most 1024 (got 100000000)",)
+    with pytest.raises(OptionError) as caught:
+        recipe_from_options("image_folder_pairs", {"data": ".", "train": 10**10})
+    (line,) = caught.value.faults
+    assert line == (
+        "image_folder_pairs.tasks: tasks * (train + validation + test) must be at most 100,000,000 "
+        "(got 1,000,000,020,000)"
+    )
 
 
 def test_the_middle_square_is_resized(tmp_path: Path) -> None:
