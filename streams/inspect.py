@@ -83,8 +83,8 @@ def contact_sheet(store: TaskStore, seed: int, tasks: int = 8, columns: int = 12
     stream = Stream(store, seed)
     if store.shape[0] not in (1, 3):
         raise StoreError(fault(store.path, "images must have 1 or 3 channels to be drawn", store.shape[0]))
-    starts = [0, *(position for position, _ in stream.ends)]
-    rows = [_row(store, stream, *starts[task : task + 2], columns) for task in range(min(tasks, stream.tasks))]
+    ends = [position for position, _ in stream.ends][:tasks]
+    rows = [_row(store, stream, start, end, columns) for start, end in zip([0, *ends], ends, strict=False)]
     return (np.concatenate(rows) * 255 + 0.5).astype(np.uint8)
 
 
