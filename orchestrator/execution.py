@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator import provenance
+from orchestrator import identity, provenance
 from orchestrator.budget import open_ledger
 from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.ending import INTERRUPTED, SweepResult, report_on, resume_command
@@ -67,6 +67,7 @@ def _execute(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Tellin
 
     uri = sweep.document.tracking.uri
     tracking.prepare(uri)
+    identity.check_tracked(uri, sweep.experiment, journal.plan)
     with journal.locked():
         # Once more: another command may have run this sweep to its end since.
         journal = Journal.look(root, make_plan(sweep, store.hash), mirror)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import identity
 from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import ConfigError, fault
-from orchestrator.plan import Plan, Trial, canonical, short_hash
+from orchestrator.plan import Plan, Trial, short_hash
 from orchestrator.storage import Mirror
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ COPY = "sweep-copy.json"
 DAMAGED = "damaged-"
 """Stands before the name of a file that was set aside: it is kept, and read no more."""
 STOPPED = "stopped.json"
-_IDENTITY = ("name", "stream", "network", "batch_size", "objective")
-"""What two runs under one name must share. Learners, grids, samples and seeds may grow."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,8 @@ class Journal:
         earlier = _read(root)
         if earlier is None:
             return cls(root, plan, mirror)
-        faults = [
-            fault(
-                str(root / FILE),
-                key,
-                f"another sweep has this name, with {canonical(earlier['sweep'].get(key))}",
-                canonical(plan.resolved[key]),
-                "choose another name, or another storage",
-            )
-            for key in _IDENTITY
-            if canonical(earlier["sweep"].get(key)) != canonical(plan.resolved[key])
-        ]
-        if faults:
+        remedy = "choose another name; or another storage, and another tracking.experiment with it"
+        if faults := identity.differences(str(root / FILE), earlier["sweep"], plan.resolved, remedy):
             raise ConfigError(*faults)
         stacks: dict[str, list[tuple[int, ...]]] = defaultdict(list)
         studies = {study.key: study for study in plan.studies}

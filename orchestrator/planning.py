@@ -77,7 +77,8 @@ def _populations(
     for chosen in _crossings(spec):
         template = _configuration(spec, sweep, stream, spec.fixed | chosen, chosen | always_shown)
         spaces = {key: [space.kind, list(space.values)] for key, space in spec.drawn.items()}
-        name = short_hash([template.hash, list(sweep.seeds), spaces, asdict(options), search.samples, search.seed])
+        decided_by = [spaces, asdict(options), search.samples, search.seed, sweep.document.objective.metric]
+        name = short_hash([template.hash, list(sweep.seeds), *decided_by])
         changing = {key: space for key, space in spec.drawn.items() if options.mutate is None or key in options.mutate}
         drawn = [_draws(spec, sample, search.seed) for sample in range(search.samples)]
         different = {canonical(draws): draws for draws in drawn}.values()

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import tracked_tables
+from orchestrator import identity, tracked_tables
 from orchestrator.plan import RESULTS_VERSION, Configuration, Plan, Trial, short_hash
 from orchestrator.run_names import listed, parameters, sweep_key
 from orchestrator.tracking_database import connect, experiment_id
@@ -75,18 +75,20 @@ class RunTree:
         self._provenance = {key: value for key, value in provenance.items() if key not in OF_THE_SWEEP}
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
-        key = sweep_key(self._plan.name)
-        sweeps = self.search("tags.`foml.kind` = 'sweep'")
-        run = next((run for run in sweeps if run.data.tags.get("foml.run_key") == key), None)
+        run = sweep_run(self._client, self._experiment, self._plan.name)
         if run is None:
+            key = sweep_key(self._plan.name)
             tags = {"foml.kind": "sweep", "foml.sweep": self._plan.name, "foml.run_key": key}
+            tags |= identity.tags(self._plan.resolved)
             run = self._client.create_run(
                 self._experiment, start_time=started_ms, run_name=self._plan.name, tags=_cut(tags)
             )
+        identity.check_tags("tracking", run.data.tags, self._plan.resolved)
         run_id = str(run.info.run_id)
         self.set_status(run_id, "RUNNING")
         objective = self._plan.resolved["objective"]
         tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"]}
+        tags |= identity.tags(self._plan.resolved)
         self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": short_hash(self._plan.resolved)})
         self.flush()
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
@@ -352,6 +354,12 @@ def forget(uri: str, experiment: str, name: str) -> None:
     for run in search(client, [experiment_id(client, uri, experiment)], ""):
         if f"{run.data.tags.get('foml.run_key', '')}/".startswith(f"{key}/"):
             client.delete_run(run.info.run_id)
+
+
+def sweep_run(client: Any, experiment: str, name: str) -> Any:
+    """The run of the sweep of this name in an experiment; None if there is none."""
+    key, sweeps = sweep_key(name), search(client, [experiment], "tags.`foml.kind` = 'sweep'")
+    return next((run for run in sweeps if run.data.tags.get("foml.run_key") == key), None)
 
 
 def search(client: Any, experiments: Sequence[str], condition: str) -> Iterator[Any]:

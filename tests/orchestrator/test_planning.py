@@ -82,6 +82,25 @@ def test_a_value_has_one_hash_however_it_is_written() -> None:
     assert sorted(trial.key for trial in drawn) == sorted([*one, *keys({"name": "foml", "beta1": 2.0})])
 
 
+def test_a_population_is_another_one_by_whatever_decides_its_curves() -> None:
+    """Who copies whom is decided by the objective: two objectives are two populations."""
+    learners = [{"name": "foml", "alpha1": {"loguniform": [1e-4, 1e-2]}}]
+
+    def population(**more: object) -> str:
+        search = {"samples": 4, "scheduler": "pbt"}
+        (one,) = make_plan(sweep(learners, **({"search": search} | more)), "store").populations
+        return one.hash
+
+    others = [
+        population(objective={"metric": "online_error"}),
+        population(seeds=3),
+        population(search={"samples": 5, "scheduler": "pbt"}),
+        population(search={"samples": 4, "scheduler": {"name": "pbt", "quantile": 0.5}}),
+    ]
+    assert len({population(), *others}) == 5
+    assert population(objective={"metric": "cumulative_error"}) == population()
+
+
 def test_samples_without_anything_to_draw_are_one_trial() -> None:
     assert len(make_plan(sweep([{"name": "online"}], search={"samples": 5}), "store").trials) == 1
 

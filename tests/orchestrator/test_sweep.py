@@ -204,8 +204,26 @@ def test_another_sweep_of_that_name_is_refused(finished: tuple[Path, subprocess.
     (line,) = done.stderr.strip().splitlines()
     assert line == (
         "results/tiny/sweep.json: batch_size: another sweep has this name, with 10 (got 5); "
-        "choose another name, or another storage"
+        "choose another name; or another storage, and another tracking.experiment with it"
     )
+
+
+def test_another_sweep_of_that_name_is_refused_for_its_runs_in_mlflow(
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+) -> None:
+    """In a storage of its own the two would share the sweep's run, and `--rerun` would delete the other's."""
+    folder, _ = finished
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    before = {run.info.run_id: run.to_dictionary() for kind in ("sweep", "seed") for run in runs_of(folder, kind)}
+    done = run_here(folder, "sweep.yaml", "--rerun", "batch_size=5", "storage=elsewhere", f"tracking.uri={uri}")
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert line == (
+        f"{uri}, experiment tiny: batch_size: another sweep has this name, with 10 (got 5); "
+        "choose another name, or another tracking.experiment"
+    )
+    after = {run.info.run_id: run.to_dictionary() for kind in ("sweep", "seed") for run in runs_of(folder, kind)}
+    assert len(before) == 9 and after == before and not (folder / "elsewhere").exists()
 
 
 def test_curves_do_not_depend_on_how_many_trials_run_at_once(
