@@ -18,6 +18,8 @@ from orchestrator.results import ConfigurationRuns, SweepRuns
 from orchestrator.tracking_points import ADAPTATION, BY_TASK, REGRET, TRANSFER
 
 _DISTILLED = "distilled"
+WITHDRAWN = "of an earlier version of this sweep"
+"""Notes a configuration that was taken out of the sweep since it was run: it is shown, and compared with nothing."""
 NOTHING = Interval(math.nan, None, None, 0)
 
 
@@ -66,8 +68,9 @@ class Row:
 
     @property
     def usable(self) -> bool:
-        """Whether this may be the best one: all its seeds are at the end, and none diverged."""
-        return self.of.complete and not self.lost and self.objective.n > 0
+        """Whether this may be the best one: it is of the sweep as it was last started, all its seeds are at the end,
+        and none diverged."""
+        return not self.of.withdrawn and self.of.complete and not self.lost and self.objective.n > 0
 
     @property
     def notes(self) -> str:
@@ -83,6 +86,8 @@ class Row:
             told.append(f"{100 * self.distilled:.1f} % of targets distilled" if self.distilled else "nothing distilled")
         if self.of.population:
             told.append("member of a population")
+        if self.of.withdrawn:
+            told.append(WITHDRAWN)
         return ", ".join(told)
 
 
@@ -90,6 +95,7 @@ def compare(
     sweep: SweepRuns, curves: pd.DataFrame, thresholds: Sequence[float] = (), test_errors: pd.DataFrame | None = None
 ) -> list[Row]:
     """One row for each configuration: usable ones first, then by objective, each with its difference to the first.
+    Those of an earlier version of the sweep come last.
 
     Args:
         sweep: what was found.
@@ -108,7 +114,7 @@ def compare(
             row = replace(row, test_error=metrics.interval(means[~means.index.isin(list(row.lost))].to_numpy()))
         rows.append(row)
     sign = -1 if sweep.mode == "max" else 1
-    rows.sort(key=lambda row: (not row.usable, row.objective.n == 0, sign * row.objective.mean))
+    rows.sort(key=lambda row: (row.of.withdrawn, not row.usable, row.objective.n == 0, sign * row.objective.mean))
     return _with_differences(rows)
 
 
@@ -144,7 +150,8 @@ def holm(p: Sequence[float]) -> list[float]:
 def _with_differences(rows: list[Row]) -> list[Row]:
     if not rows or not rows[0].usable:
         return rows
-    raw = {index: difference(row.values, rows[0].values) for index, row in enumerate(rows) if index and row.values}
+    compared = [index for index, row in enumerate(rows) if index and row.values and not row.of.withdrawn]
+    raw = {index: difference(rows[index].values, rows[0].values) for index in compared}
     tested = [(index, each.p) for index, each in raw.items() if each.p is not None]
     corrected = dict(zip((index for index, _ in tested), holm([p for _, p in tested]), strict=True))
     return [
@@ -245,6 +252,7 @@ def _numbers(sweep: SweepRuns, row: Row) -> dict[str, object]:
         "seeds": ",".join(map(str, row.of.planned)),
         "diverged_seeds": ",".join(str(s) for s, what in row.lost.items() if what.startswith("diverged")),
         "missing_seeds": ",".join(str(s) for s, what in row.lost.items() if not what.startswith("diverged")),
+        "withdrawn": row.of.withdrawn,
         "usable": row.usable,
     }
 

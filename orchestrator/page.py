@@ -126,10 +126,9 @@ def page(sweep: SweepRuns, rows: Sequence[Row], charts: Sequence[Chart], descent
 
 
 def _state(sweep: SweepRuns, rows: Sequence[Row]) -> str:
-    complete = sum(row.of.complete for row in rows)
     running = {"RUNNING": "still running", "FINISHED": "finished", "FAILED": "ended, some failed"}
     return (
-        f"{complete} of {len(rows)} configurations complete; the sweep is "
+        f"{tables.complete(rows)}; the sweep is "
         f"{running.get(sweep.status, 'interrupted')}. Objective: {sweep.objective.replace('_', ' ')}, lower is better."
     )
 

@@ -170,9 +170,8 @@ def _test_errors(sweep: SweepRuns) -> pd.DataFrame:
 
 def _description(sweep: SweepRuns, rows: Sequence[Row]) -> str:
     """The parent run's description in MLflow."""
-    complete = sum(row.of.complete for row in rows)
     best = next((f"Best: **{row.of.label}**, {tables.shown(row.objective)}. " for row in rows if row.usable), "")
-    head = f"{best}{complete} of {len(rows)} configurations complete; curves and figures are in the artifact `report`."
+    head = f"{best}{tables.complete(rows)}; curves and figures are in the artifact `report`."
     return f"{head}\n\n{tables.markdown(rows, sweep.objective, _NOTE_LENGTH - len(head))}"
 
 

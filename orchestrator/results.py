@@ -13,7 +13,7 @@ import pandas as pd
 
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.run_names import from_text, sweep_key, unlisted
-from orchestrator.run_tree import PARENT, POPULATION, STOPPED_AT, search
+from orchestrator.run_tree import PARENT, POPULATION, STOPPED_AT, WITHDRAWN, search
 from orchestrator.tracked_tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
 from orchestrator.tracking_database import DEFAULT_URI, in_one_line, open_existing
 
@@ -46,6 +46,7 @@ class ConfigurationRuns:
     ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
     ``metrics``: the numbers there is only one of (objective, seconds, …). ``digests``: file → SHA-256, of its tables.
     ``population``: the hash of the population that it is a member of, empty if of none. ``artifacts``: where they are.
+    ``withdrawn``: the sweep, as it was last started, does not hold it: it is of an earlier version.
     """
 
     run_id: str
@@ -61,6 +62,7 @@ class ConfigurationRuns:
     population: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     artifacts: str = ""
+    withdrawn: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | No
 
     Returns:
         One row per point: the columns configuration (its hash), label, learner, seed, metric, step, value, and one for
-        each hyper-parameter that varies (missing where a learner does not have it).
+        each hyper-parameter that varies (missing where a learner does not have it). Configurations of earlier versions
+        of the sweep are among them: `find_sweep` says which are `withdrawn`.
 
     Raises:
         SweepNotFound: one line, with the names that there are.
@@ -222,6 +225,7 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         population=tags.get(POPULATION, ""),
         digests=digests(tags),
         artifacts=run.info.artifact_uri,
+        withdrawn=bool(tags.get(WITHDRAWN)),
     )
 
 

@@ -37,6 +37,9 @@ POPULATION = "foml.population"
 STOPPED_AT = "foml.stopped_at"
 """On a seed's run: the batches after which the scheduler ended it; empty if it was taken up again."""
 
+WITHDRAWN = "foml.withdrawn"
+"""On a configuration's run: "true" if the sweep, as it was last started, does not hold it any more; else empty."""
+
 
 @dataclass
 class SeedRun:
@@ -73,6 +76,18 @@ class RunTree:
         self._configurations: dict[str, str] = {}
         self.parent_id = self._parent(provenance, started_ms)
         self._provenance = {key: value for key, value in provenance.items() if key not in OF_THE_SWEEP}
+        self._mark_withdrawn()
+
+    def _mark_withdrawn(self) -> None:
+        """Mark the configurations that the plan does not hold. One that it draws later is unmarked by whoever asks for
+        its run."""
+        planned = {trial.configuration.hash for trial in self._plan.trials}
+        for run in self.mine("tags.`foml.kind` = 'configuration'"):
+            tags = run.data.tags
+            mark = "" if tags["foml.configuration"] in planned else "true"
+            if tags.get(WITHDRAWN, "") != mark:
+                self.tag(run.info.run_id, {WITHDRAWN: mark})
+        self.flush()
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
         run = sweep_run(self._client, self._experiment, self._plan.name)
@@ -145,7 +160,7 @@ class RunTree:
             self._running.add(run_id)
         else:
             run_id = str(run.info.run_id)
-            self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, **self._provenance})
+            self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, WITHDRAWN: "", **self._provenance})
         self.set_params(run_id, parameters(configuration))
         self._client.log_dict(run_id, self._described(configuration), CONFIGURATION_FILE)
         planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}
@@ -217,8 +232,8 @@ class RunTree:
             return None
         if run.data.tags.get("foml.complete_for") != self._seeds(configuration):
             return None
-        if run.data.tags.get(PARENT) != self.parent_id:
-            self.tag(run.info.run_id, {PARENT: self.parent_id})
+        if run.data.tags.get(PARENT) != self.parent_id or run.data.tags.get(WITHDRAWN):
+            self.tag(run.info.run_id, {PARENT: self.parent_id, WITHDRAWN: ""})
         return run
 
     def damaged_tables(self, run: Any) -> dict[str, str]:

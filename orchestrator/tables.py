@@ -64,6 +64,18 @@ def _cells(row: Row, tested: bool, further: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+def complete(rows: Sequence[Row]) -> str:
+    """How much of the sweep is there; what was taken out of it is counted apart.
+
+    >>> complete([])
+    '0 of 0 configurations complete'
+    """
+    planned = [row for row in rows if not row.of.withdrawn]
+    told = f"{sum(row.of.complete for row in planned)} of {len(planned)} configurations complete"
+    earlier = len(rows) - len(planned)
+    return f"{told}, and {earlier} of an earlier version of this sweep" if earlier else told
+
+
 def shown(value: Interval) -> str:
     """Mean, half-width and n, or a dash."""
     return str(value) if value.n else _NONE

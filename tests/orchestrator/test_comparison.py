@@ -15,6 +15,7 @@ from orchestrator import comparison
 from orchestrator.comparison import compare, difference, holm
 from orchestrator.metrics import interval
 from orchestrator.results import ConfigurationRuns, SeedRun, SweepRuns
+from orchestrator.tables import complete
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
 
@@ -102,6 +103,21 @@ def test_what_is_lost_is_named_and_wins_nothing():
     assert by_label["c"].difference is None
     nobody = compare(sweep_of(configuration("a", diverged={1: 7})), curves(errors))
     assert not nobody[0].usable and nobody[0].difference is None
+
+
+def test_what_is_of_an_earlier_version_of_the_sweep_is_shown_and_compared_with_nothing():
+    errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.6, 1: 0.6, 2: 0.6}}
+    earlier = replace(configuration("a"), withdrawn=True)
+    rows = compare(sweep_of(earlier, configuration("b"), configuration("c")), curves(errors))
+    assert [(row.of.label, row.usable, row.notes) for row in rows] == [
+        ("b", True, ""), ("c", True, ""), ("a", False, "of an earlier version of this sweep"),
+    ]  # fmt: skip
+    alone = compare(sweep_of(configuration("b"), configuration("c")), curves(errors))
+    assert [row.difference for row in rows] == [*(row.difference for row in alone), None]
+    assert rows[2].objective.mean == pytest.approx(0.1)
+    assert complete(rows) == "2 of 2 configurations complete, and 1 of an earlier version of this sweep"
+    nobody = compare(sweep_of(earlier, configuration("b", diverged={1: 7})), curves(errors))
+    assert [(row.of.label, row.usable, row.difference) for row in nobody] == [("b", False, None), ("a", False, None)]
 
 
 def test_what_the_scheduler_stopped_is_not_compared_as_finished():
