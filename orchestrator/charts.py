@@ -125,7 +125,9 @@ class _Configurations:
         self._style = {index: style for style, index in enumerate(front)}
         alike = len({row.of.planned for row in rows}) <= 1
         self._labels = [
-            row.of.label + ("" if alike else f", n={len(row.of.planned)}") + (f" ({row.notes})" if row.lost or row.of.withdrawn else "")
+            row.of.label
+            + ("" if alike else f", n={len(row.of.planned)}")
+            + (f" ({row.notes})" if row.lost or row.of.withdrawn else "")
             for row in rows
         ]
 
