@@ -158,5 +158,6 @@ def test_every_ready_sweep_is_good() -> None:
     folder = config.default_file().parent
     names = sorted(path.name for path in folder.glob("*.yaml"))
     assert "quickstart.yaml" in names
-    for name in names:
-        assert config.load(folder / name).learners
+    measured = sorted((folder.parent / "benchmarks").glob("*.yaml"))
+    for path in [*(folder / name for name in names), *measured]:
+        assert config.load(path).learners
