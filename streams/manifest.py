@@ -111,7 +111,7 @@ def _check_lengths(folder: Path, files: dict[str, dict[str, Any]]) -> None:
             continue
         try:
             size = (folder / name).stat().st_size
-        except OSError:
+        except (OSError, ValueError):  # a ValueError of a name that no file can have
             faults.append(fault(folder / name, "is missing", remedy="copy or build the store anew"))
             continue
         if size != entry["bytes"]:

@@ -1,10 +1,9 @@
 """What the values in a store's manifests must be, whoever wrote them: one line for each that is not."""
 
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from streams.errors import fault
 from streams.manifest import canonical
@@ -25,6 +24,7 @@ STORE_KEYS = (
     "hash",
 )
 SEED_KEYS = ("seed", "rows", "tasks", "content", "store", "files", "hash")
+_INT32 = 2**31 - 1
 _LONG = 160
 _ANEW = "write the manifest anew"
 _LOOK = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, 180 or 270)"
@@ -74,9 +74,9 @@ def _store_rules(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     names = manifest["class_names"]
     if not isinstance(names, list) or not names:
         yield "class_names: must be a list of at least one name", names
-    for key in ("classes", "images_per_datapoint"):
-        if not _whole(manifest[key]):
-            yield f"{key}: must be a whole number of at least 1", manifest[key]
+    for key, most in (("classes", 1_000_000), ("images_per_datapoint", 1_000)):
+        if not _whole(manifest[key]) or manifest[key] > most:
+            yield f"{key}: must be a whole number within 1..{most}", manifest[key]
     if IMAGES not in manifest["files"]:
         yield f"files: must name {IMAGES}", list(manifest["files"])
     image = manifest["image"]
@@ -89,6 +89,8 @@ def _store_rules(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if not isinstance(stored, list) or len(stored) != 3 or not all(map(_whole, stored)):
         yield "image.stored_shape: must be three whole numbers of at least 1", stored
         return
+    if prod(stored) > _INT32:
+        yield "image.stored_shape: an image must have less than 2**31 bytes", stored
     views = manifest["views"]
     shown = stored if views is None else [3, *stored[1:]]
     if image.get("shape") != shown:
@@ -105,7 +107,7 @@ def _view_rules(items: Any, stored: list[int], count: Any) -> Iterator[tuple[str
     yield from wrong
     if stored[0] != 1:
         yield "image.stored_shape: must be of one channel where there are views", stored
-    if _whole(count) and len(items) * count > np.iinfo(np.int32).max:
+    if _whole(count) and len(items) * count > _INT32:
         yield "views * image.count must be below 2**31", len(items) * count
     if not wrong:
         try:
@@ -120,7 +122,7 @@ def _is_look(item: Any) -> bool:
         View(tuple(background), scale, rotation)
     except (KeyError, TypeError, ValueError):
         return False
-    return all(_whole(channel, 0) for channel in background) and not isinstance(scale, bool)
+    return all(_whole(channel, 0) for channel in background) and bool not in (type(scale), type(rotation))
 
 
 def _whole(value: Any, least: int = 1) -> bool:

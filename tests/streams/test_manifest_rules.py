@@ -53,9 +53,9 @@ def test_good_manifests_have_no_fault() -> None:
         ({"source": []}, "source: must be a mapping (got [])"),
         ({"source": {"notices": None}}, "source.notices: must be a list (got null)"),
         ({"class_names": []}, "class_names: must be a list of at least one name (got [])"),
-        ({"classes": True}, "classes: must be a whole number of at least 1 (got true)"),
-        ({"classes": "2"}, 'classes: must be a whole number of at least 1 (got "2")'),
-        ({"images_per_datapoint": 0}, "images_per_datapoint: must be a whole number of at least 1 (got 0)"),
+        ({"classes": True}, "classes: must be a whole number within 1..1000000 (got true)"),
+        ({"classes": "2"}, 'classes: must be a whole number within 1..1000000 (got "2")'),
+        ({"images_per_datapoint": 0}, "images_per_datapoint: must be a whole number within 1..1000 (got 0)"),
         ({"files": {}}, "files: must name images.arrow (got [])"),
         ({"image": None}, "image: must be a mapping (got null)"),
         (
@@ -69,6 +69,10 @@ def test_good_manifests_have_no_fault() -> None:
         (
             {"image": {"count": 8, "stored_shape": [1, 4, 4], "shape": [3, 4, 4]}},
             "image.shape: must be [1, 4, 4] (got [3,4,4])",
+        ),
+        (
+            {"image": {"count": 8, "stored_shape": [1, 2**16, 2**16], "shape": [1, 2**16, 2**16]}},
+            "image.stored_shape: an image must have less than 2**31 bytes (got [1,65536,65536])",
         ),
         ({**viewed([1, 4, 4], look()), "views": []}, "views: must be null or a list of at least one look (got [])"),
         (viewed([1, 4, 4], look(), look(background=[1, 2])), f"views[1]: {LOOK} "),

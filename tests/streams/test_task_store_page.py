@@ -1,6 +1,9 @@
 """The examples of docs/task-store.md run, where the package that they show is installed."""
 
+import contextlib
+import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +11,10 @@ import numpy as np
 import pytest
 
 import streams
-from streams import recipes, verify
-from streams.errors import StoreError
+from streams import inspect, recipes, verify
+from streams import manifest as manifests
+from streams.errors import StoreError, StreamsError
+from streams.inspect import contact_sheet
 from streams.store import TaskStore
 from streams.stream import Stream
 
@@ -125,6 +130,55 @@ def test_ranges_are_checked_when_a_seed_is_opened(tmp_path: Path, changes: list[
     store = TaskStore.open(written(tmp_path / "store", *changes))
     with pytest.raises(StoreError, match="must be within 0"):
         Stream(store, 0)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where in a JSON document values stand, the document itself left out."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, inner in items for place in [(*at, key), *places(inner, (*at, key))]]
+
+
+LEFT_OUT = object()
+VALUES = [None, True, -1, 2**31, 10**30, 0.5, "8", [], {"a\0b": {"bytes": 1, "sha256": ""}}, LEFT_OUT]
+
+
+def manifest_with_hash(folder: Path, manifest: dict[str, Any]) -> str:
+    manifest["hash"] = manifests.identity(manifest)
+    (folder / "manifest.json").write_text(manifests.text(manifest), encoding="utf-8")
+    return str(manifest["hash"])
+
+
+@pytest.mark.parametrize("part", ["", "seed-0"])
+def test_no_value_in_a_manifest_ends_in_a_traceback(tmp_path: Path, part: str) -> None:
+    """Each value of both manifests is replaced by each of `VALUES`, and what is not refused is looked at, read and drawn."""
+    looks = [{"background": [0, 9, 255], "scale": scale, "rotation": 90} for scale in (1.0, 0.5)]
+    changes = ('"shape": [1, 4, 4]', '"shape": [3, 4, 4]'), ('"views": None', f'"views": {looks}')
+    out = written(tmp_path / "store", *changes)
+    texts = [(out / each / "manifest.json").read_text() for each in ("", "seed-0")]
+    whole: set[tuple[Any, ...]] = set()
+    for place, value in product(places(json.loads(texts[part != ""])), VALUES):
+        both = [json.loads(text) for text in texts]
+        changed = both[part != ""]
+        for key in place[:-1]:
+            changed = changed[key]
+        if value is LEFT_OUT:
+            del changed[place[-1]]
+        else:
+            changed[place[-1]] = value
+        if part == "":
+            both[1]["store"] = manifest_with_hash(out, both[0])
+        manifest_with_hash(out / "seed-0", both[1])
+        with contextlib.suppress(StreamsError):
+            assert list(inspect.describe(TaskStore.open(out)))
+        with contextlib.suppress(StreamsError):
+            store = TaskStore.open(out, verify=True)
+            assert contact_sheet(store, 0).ndim == 3
+            assert store.draw(Stream(store, 0).read(0, 4).image_ids).shape == (4, 1, 3, 4, 4)
+            whole.add(place)
+    free = [("recipe",), ("recipe", "name"), ("source",), ("source", "files"), ("source", "name"), ("name",), ("hash",)]
+    names = [("class_names", 0), ("class_names", 1)]
+    looks_left = [("views", at, *key) for at in (0, 1) for key in ((), ("scale",))]  # one look will do, and scale 0.5
+    assert whole == ({*free, *names, *looks_left} if part == "" else {("hash",)})
 
 
 def test_a_column_with_nulls_is_refused(tmp_path: Path) -> None:
