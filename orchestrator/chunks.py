@@ -115,6 +115,12 @@ def until(folder: Path, batches: int, map_location: torch.device | str = "cpu") 
     return _settled(folder, map_location, batches)[0]
 
 
+def reached(folder: Path) -> int:
+    """The batches of the newest chunk by its name, 0 if there is none; whether it is whole is not looked at."""
+    files = _files(folder)
+    return files[0][0][0] if files else 0
+
+
 def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[str] | None = None) -> Chunk | None:
     """The newest chunk that is whole; None if there is none.
 

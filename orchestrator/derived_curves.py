@@ -44,9 +44,11 @@ def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else curves
 
 
-def with_regret(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
-    """The curves, and `regret` of every seed whose reference `orchestrator.regret` has kept with the sweep."""
-    reference = hindsight_of(sweep)
+def with_regret(sweep: SweepRuns, curves: pd.DataFrame, reference: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The curves, and `regret` of every seed that the reference has: the one given (columns as `hindsight.COLUMNS`), or
+    the one that `orchestrator.regret` has kept with the sweep."""
+    if reference is None:
+        reference = hindsight_of(sweep)
     if reference is None:
         return curves
     of_seed = {str(seed): table for seed, table in reference.sort_values("task").groupby("seed")}

@@ -161,17 +161,25 @@ class Journal:
             self.mirror.push(path)
 
     def stopped(self) -> dict[str, int]:
-        """Key → batches, of the plan's trials that the scheduler has stopped."""
+        """Key → batches, of the plan's trials that the scheduler has stopped; not of those that went on since.
+
+        They do where the sweep is given again without a scheduler, and have later chunks then.
+        """
         found = {}
         for trial in self.plan.trials:
-            path = trial.folder(self.root) / STOPPED
-            if path.is_file():
-                try:
-                    found[trial.key] = int(json.loads(path.read_text(encoding="utf-8"))["batches"])
-                except (OSError, ValueError, KeyError, TypeError):
-                    # That it is there says enough: a trial that was stopped has written no chunk since.
-                    newest = _newest(trial.folder(self.root))
+            folder = trial.folder(self.root)
+            if not (folder / STOPPED).is_file():
+                continue
+            try:
+                at = int(json.loads((folder / STOPPED).read_text(encoding="utf-8"))["batches"])
+            except (OSError, ValueError, KeyError, TypeError):
+                # That it is there says enough: when, its newest chunk says.
+                newest = _newest(folder)
+                if newest is None or not newest.finished:
                     found[trial.key] = 0 if newest is None else newest.batches
+            else:
+                if _reached(folder) <= at:
+                    found[trial.key] = at
         return found
 
     def finished(self, aside: list[str] | None = None) -> set[str]:
@@ -189,6 +197,14 @@ class Journal:
                 if newest is not None and newest.finished and _is_whole(learner):
                     done.add(trial.key)
         return done
+
+
+def _reached(folder: Path) -> int:
+    if not any(folder.glob("chunk-*")):
+        return 0
+    from orchestrator import chunks  # as below
+
+    return chunks.reached(folder)
 
 
 def _newest(folder: Path, aside: list[str] | None = None) -> chunks.Chunk | None:

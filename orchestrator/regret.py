@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,10 +55,10 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     network = networks.build(sweep.network, store.shape, store.classes)
     size = sweep.document.batch_size
     made = hindsight.reference(store, network, sweep.seeds, sweep.schedule, size, epochs, ProgressLine())
-    tracked_tables.keep(runs.client, runs.run_id, {HINDSIGHT_FILE: made}, {_EPOCHS: str(epochs)})
-    runs = replace(runs, tags=dict(runs.client.get_run(runs.run_id).data.tags))
-    curves = with_regret(runs, results.curves_of(runs))
+    curves = with_regret(runs, results.curves_of(runs), made)
     found = curves[curves.metric == REGRET]
+    # Kept once it has served: every report of the sweep reads it from then on.
+    tracked_tables.keep(runs.client, runs.run_id, {HINDSIGHT_FILE: made}, {_EPOCHS: str(epochs)})
     _write(runs, found)
     return found
 

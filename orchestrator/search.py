@@ -143,6 +143,6 @@ class Search:
             reports = metrics.objective_by_chunk(chunk.curves, self._metric)
             asha = self._asha_of(trial)
             if asha is not None:
-                asha.replay(trial.key, reports)
+                asha.replay(trial.key, reports, trial.key in ended)
             if trial.key in ended:
                 self._tell(trial, reports[-1][1] if reports else math.nan, stopped.get(trial.key))

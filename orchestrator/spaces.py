@@ -59,7 +59,7 @@ def read_space(
 ) -> Space | None:
     """The space that `entry` describes for the option `key` of `model`; None, and lines in `faults`, if it is none.
 
-    Its values are those that the model makes of what is written, as of a fixed value: of 1, a real number's 1.0.
+    Its values are what the model makes of those that are written, as of a fixed one: of a real number, 1 is 1.0.
     """
     if len(entry) != 1 or next(iter(entry)) not in KINDS:
         faults.append(fault(file, where, f"must be a value or one of {', '.join(KINDS)}", dict(entry)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.option_rules import check_with_store
 from orchestrator.schedulers import check_interval
-from orchestrator.source import StoreSource
+from orchestrator.source import Shape, StoreSource
 from orchestrator.specification import Sweep
 from orchestrator.telling import Telling
 from streams.build import cached
@@ -31,9 +32,21 @@ def open_store(sweep: Sweep, telling: Telling | None = None) -> TaskStore:
         store = _named_store(sweep, building)
     shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()  # told here: a schedule that does not fit the tasks
     faults = check_interval(sweep.scheduler, shape.length, sweep.file) + check_with_store(sweep, store.classes)
+    faults += _check_batches(sweep.document.batch_size, shape, sweep.file)
     if faults:
         raise ConfigError(*faults)
     return store
+
+
+def _check_batches(size: int, shape: Shape, file: str) -> list[str]:
+    """Where tasks have sharp ends, no batch may hold two: a task in its midst would have no batch of its own."""
+    if not shape.has_boundaries:
+        return []
+    shortest = min(stop - start for ends in shape.ends for start, stop in pairwise([0, *(at for at, _ in ends)]))
+    if size <= shortest:
+        return []
+    rule = f"must be at most the {shortest} datapoints of the shortest task"
+    return [fault(file, "batch_size", rule, size, f"set batch_size={shortest}, or use longer tasks")]
 
 
 def _named_store(sweep: Sweep, building: Callable[[str, int, int], None]) -> TaskStore:

@@ -59,6 +59,35 @@ def test_a_replayed_search_decides_as_the_one_before() -> None:
     for key, its in reports.items():
         for batches, value in its:
             before.stops(key, batches, value)
-        after.replay(key, its)
+        after.replay(key, its, ended=True)
     for key, batches, value in (("c", 4, 0.46), ("d", 4, 0.2), ("d", 8, 0.31), ("e", 8, 0.29)):
         assert before.stops(key, batches, value) == after.stops(key, batches, value)
+
+
+def test_a_trial_that_was_not_judged_before_is_judged_by_its_next_report() -> None:
+    """The driver was killed when the chunk at the rung was on disk, and its result had not come yet."""
+    asha = Asha(10, 3, 100)
+    for number in range(9):
+        asha.replay(f"good {number}", [(5, 0.8), (10, 0.1)], ended=True)
+    asha.replay("bad", [(5, 0.9), (10, 0.9)], ended=False)
+    asha.replay("fair", [(10, 0.05)], ended=False)
+    assert asha.stops("bad", 12, 0.9)
+    assert not asha.stops("fair", 12, 0.04)
+    assert not asha.stops("fair", 14, 0.9)  # it was judged at that rung
+
+
+def test_others_are_measured_against_a_trial_that_goes_on() -> None:
+    asha = Asha(4, 2, 100)
+    asha.replay("best", [(4, 0.1)], ended=False)
+    assert asha.stops("other", 4, 0.2)
+    assert not asha.stops("best", 6, 0.1)  # against the other, not against itself
+    asha.replay("later", [(4, 0.05), (5, 0.5)], ended=False)
+    assert not asha.stops("later", 6, 0.5)  # the report at the rung had been judged: one came after it
+
+
+def test_the_next_report_may_come_at_a_higher_rung() -> None:
+    asha = Asha(4, 2, 100)
+    asha.replay("a", [(8, 0.1)], ended=True)
+    asha.replay("b", [(4, 0.5)], ended=False)
+    assert asha.stops("b", 8, 0.2)
+    assert not asha.stops("b", 9, 0.9)

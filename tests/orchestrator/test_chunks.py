@@ -54,6 +54,7 @@ def test_two_newest_are_kept(tmp_path: Path) -> None:
     newest = chunks.newest(tmp_path)
     assert newest is not None
     assert newest.finished
+    assert (chunks.reached(tmp_path), chunks.reached(tmp_path / "none")) == (6, 0)
 
 
 @pytest.mark.parametrize("damage", [halve, empty, garble, flip])

@@ -120,6 +120,9 @@ def test_regret_of_a_sweep(
     again = with_regret(results.find_sweep("small", uri(folder)), curves_before)
     assert again.equals(curves_before)  # without regret
     (line,) = (record.getMessage() for record in caplog.records)
+    given = with_regret(results.find_sweep("small", uri(folder)), curves_before, reference)  # and not what is kept
+    given = given[(given.metric == "regret") & (given.configuration == online.hash)].sort_values(["seed", "step"])
+    np.testing.assert_allclose(given.value.to_numpy()[1::2], last, atol=1e-9)
     assert line.startswith(
         f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id}): damaged (it is not as it was written); "
     )

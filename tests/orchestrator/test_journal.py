@@ -149,6 +149,29 @@ def test_a_stopped_trial_stays_stopped(tmp_path: Path, damage: Callable[[Path], 
     assert journal.stopped() == {trial.key: 12}
 
 
+def test_a_stopped_trial_that_went_on_is_stopped_no_more(tmp_path: Path) -> None:
+    """The sweep was given again without a scheduler, which had stopped it after 12 batches."""
+    journal = taken(tmp_path)
+    trial = journal.plan.trials[0]
+    folder = trial.folder(tmp_path)
+    attempt = chunks.claim(folder)
+
+    def learn(batches: int, finished: bool = False) -> None:
+        chunks.write(folder, attempt, {}, Curves([0, 1], 0, {"x": np.zeros((2, batches))}), finished)
+
+    learn(12)
+    journal.stop(trial, 12, 0.5)
+    assert journal.stopped() == {trial.key: 12}
+    learn(16)
+    assert journal.stopped() == {}
+    journal.stop(trial, 16, 0.5)
+    assert journal.stopped() == {trial.key: 16}
+    learn(20, finished=True)
+    assert journal.stopped() == {}
+    (folder / "stopped.json").write_text("")
+    assert journal.stopped() == {}
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="must be a folder that can be written"):

@@ -203,6 +203,47 @@ def test_what_the_scheduler_stops_is_noted_and_stays_stopped(tmp_path: Path) -> 
     assert search.stops(worst, 2, math.nan)
 
 
+def test_a_verdict_that_was_never_given_is_given_by_the_next_result(tmp_path: Path) -> None:
+    """The driver is killed between a trial's chunk at a rung and its judgement."""
+    of = sweep(
+        learners=[{"name": "online", "alpha1": {"grid": [0.1, 0.01, 0.001]}}],
+        search={"scheduler": {"name": "asha", "grace": 0.25, "reduction": 2}},
+    )
+    journal = taken(tmp_path, of)
+    best, worse, fair = journal.plan.trials
+    for trial, error in ((best, 0.1), (worse, 0.2), (fair, 0.1)):
+        write_chunk(tmp_path, trial, [error] * 2)
+    again = Search(of, journal, set(), 8)
+    assert again.stops(worse, 3, 0.2)
+    assert journal.stopped() == {worse.key: 3}
+    assert not again.stops(fair, 3, 0.1)
+
+
+def test_a_trial_that_finished_after_it_was_stopped_is_told_as_finished(tmp_path: Path) -> None:
+    of = sweep(search={"algorithm": "optuna", "samples": 14, "scheduler": {"name": "asha", "grace": 0.25}})
+    journal = taken(tmp_path, of)
+    search = Search(of, journal, set(), 8)
+    drawn = [search.next() for _ in range(12)]
+    for trial in drawn[::2]:
+        assert trial is not None
+        write_chunk(tmp_path, trial, [badness(trial)] * 4)
+        journal.stop(trial, 4, badness(trial))
+    expected = []
+    for at in (None, 4):
+        studies = Studies(journal.plan)
+        for number, trial in enumerate(drawn):
+            assert trial is not None
+            studies.tell(trial, badness(trial), None if number % 2 else at)
+        expected.append(studies.next())
+    for trial in drawn:
+        assert trial is not None
+        write_chunk(tmp_path, trial, [badness(trial)] * 8)
+    again = Search(of, journal, {trial.key for trial in drawn if trial is not None}, 8).next()
+    finished, stopped = expected
+    assert finished is not None and stopped is not None and again is not None
+    assert again.key == finished.key != stopped.key
+
+
 def test_a_rung_that_came_before_the_first_value_is_not_held_against_a_trial(tmp_path: Path) -> None:
     """Live, nothing is judged then; a search that is taken up again judges nothing either."""
     of = sweep(
@@ -211,9 +252,9 @@ def test_a_rung_that_came_before_the_first_value_is_not_held_against_a_trial(tmp
     )
     journal = taken(tmp_path, of)
     first, second = journal.plan.trials
-    write_chunk(tmp_path, first, [0.5] * 4, first_task=2)  # its first evaluation is after batch 2, the rung at 1
+    write_chunk(tmp_path, first, [0.5] * 5, first_task=2)  # its first evaluation is after batch 2, the rung at 1
     live, again = Search(of, taken(tmp_path / "elsewhere", of), set(), 8), Search(of, journal, set(), 8)
-    for batches in (2, 3, 4):
+    for batches in (2, 3, 4, 5):
         assert not live.stops(first, batches, 0.5)
     for search in (live, again):
         assert not search.stops(second, 2, 0.4)

@@ -64,6 +64,17 @@ def test_a_scheduler_that_would_never_act_is_refused(store: TaskStore) -> None:
     assert found == ("s.yaml: search.scheduler.interval: must be below the 75 datapoints of the stream (got 75)",)
 
 
+def test_a_batch_that_spans_a_whole_task_is_refused(store: TaskStore) -> None:
+    """3 tasks of 25, one after the other; where they have no sharp ends, it spans none."""
+    (line,) = faults(store, batch_size=26)
+    remedy = "set batch_size=25, or use longer tasks"
+    assert line == f"s.yaml: batch_size: must be at most the 25 datapoints of the shortest task (got 26); {remedy}"
+    for batch_size, schedule in ((25, "sequential"), (26, "markov")):
+        stream = RECIPE | {"store": str(store.path), "schedule": {"name": schedule}}
+        document = {"name": "s", "stream": stream, "learners": [{"name": "online"}], "seeds": 2}
+        assert open_store(config.check(document | {"batch_size": batch_size})).hash == store.hash
+
+
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     recipe = recipes()["rainbow_digits"](tasks=3, train=50, validation=12, test=12)  # type: ignore[call-arg]
     build(recipe, [0, 1], tmp_path / "store")
