@@ -59,7 +59,7 @@ def _has_nulls(column: pa.Array) -> bool:
 
 
 def _short(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
 
 
 def fixed_width(array: pa.Array) -> memoryview:
