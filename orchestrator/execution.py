@@ -68,8 +68,10 @@ def _execute(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Tellin
     uri = sweep.document.tracking.uri
     tracking.prepare(uri)
     identity.check_tracked(uri, sweep.experiment, journal.plan)
-    with journal.locked():
+    with journal.locked(telling.say):
         # Once more: another command may have run this sweep to its end since.
+        if mirror is not None:
+            mirror.pull()
         journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
         if rerun:
             tracking.forget(uri, sweep.experiment, sweep.name)

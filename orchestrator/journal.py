@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import identity
+from orchestrator.claim import claimed
 from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan import Plan, Trial, short_hash
@@ -67,11 +68,13 @@ class Journal:
         return cls(root, plan.grown(stacks), mirror)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else runs this sweep inside this block; the lock goes with the process, however it ends.
+    def locked(self, tell: Callable[[str], None] = print) -> Iterator[None]:
+        """Nobody else runs this sweep inside this block; the lock goes with the process, however it ends. That is on
+        this machine; other machines are kept off an address by a claim, and `tell` is given a line if one that may be
+        gone has to be waited for.
 
         Raises:
-            ConfigError: another process runs it, or the folder cannot be written.
+            ConfigError: another process runs it, or the folder or the address cannot be written.
         """
         with _writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -88,7 +91,8 @@ class Journal:
             with suppress(OSError):  # a note for whoever is refused; a full disk is told of elsewhere
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
                 file.flush()
-            yield
+            with nullcontext() if self.mirror is None else claimed(self.mirror.address, self.root, tell):
+                yield
 
     def take(self, rerun: bool = False, tell: Callable[[str], None] = print) -> None:
         """Write the plan into the folder; with `rerun`, forget what the plan's trials left there.

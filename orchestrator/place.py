@@ -20,7 +20,8 @@ from pyarrow import fs
 from orchestrator.errors import ConfigError, fault
 from streams.address import is_address, open_address, shown
 
-_FAILURES = (OSError, pa.ArrowException, ValueError)
+FAILURES = (OSError, pa.ArrowException, ValueError)
+"""What is raised by an address that is out of reach or refuses."""
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ def reached(address: str) -> Iterator[None]:
     """
     try:
         yield
-    except _FAILURES as error:
+    except FAILURES as error:
         rule = f"must be a folder, or an address that can be read and written ({' '.join(str(error).split())})"
         raise ConfigError(fault("storage", "", rule, shown(address), "look at bucket, rights and AWS_* here")) from None
 
@@ -148,6 +149,6 @@ def is_there(address: str, name: str) -> bool:
     """Whether a file is at an address, seen from this machine; false if the address is out of reach."""
     try:
         return Place(address).has(name)
-    except _FAILURES as error:
+    except FAILURES as error:
         logger.warning("%s: %s", shown(address), error)
         return False
