@@ -133,6 +133,13 @@ class Learner(ABC):
     def recall(self, seen: Batch) -> None:  # noqa: B027
         """After `load_state_dict`: the datapoints seen before it was saved (ids and labels; x is empty)."""
 
+    def skip(self, datapoints: int) -> None:  # noqa: B027
+        """Reckon updates from now on as if so many datapoints more had been seen, of which nothing is learned.
+
+        For a forecast of what they cost, after which the learner is of no use. To be defined where the number of
+        updates grows with what has been seen.
+        """
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what happens next, generators too; tensors, numbers, strings, lists and dicts only.

@@ -27,6 +27,10 @@ class UpdateBudget:
         due, self._owed = divmod(self._owed, self._batches)
         return due
 
+    def skip(self, datapoints: int) -> None:
+        """Count so many datapoints as seen, and grant nothing for them."""
+        self._seen += datapoints
+
     def restart(self) -> None:
         """Begin a task: nothing is owed from the one before."""
         self._owed = 0

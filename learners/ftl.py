@@ -78,6 +78,9 @@ class FTL(Learner):
         self.leader_updates_due = 0
         self.adapted = self.leader.copy()
 
+    def skip(self, datapoints: int) -> None:
+        self.leader_budget.skip(datapoints)
+
     def recall(self, seen: Batch) -> None:
         self.replay.add(seen)
 

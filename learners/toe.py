@@ -55,6 +55,9 @@ class TOE(Learner):
         )
         return {} if loss is None else {"loss": loss}
 
+    def skip(self, datapoints: int) -> None:
+        self.budget.skip(datapoints)
+
     def recall(self, seen: Batch) -> None:
         self.replay.add(seen)
 

@@ -1,18 +1,21 @@
-"""What a plan costs, from a few measured batches of each kind of configuration."""
+"""What a plan costs: gradients, which are counted, and seconds, measured on a few batches of each kind of trial."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from learners import checkpoint
 from orchestrator import chunks, kept, protocol
+from orchestrator.counted import Counted, count, one_pass, pretraining_steps, warm_up
 from orchestrator.plan import Configuration, Trial, canonical
-from orchestrator.source import StoreSource
+from orchestrator.source import Shape, StoreSource
 from orchestrator.specification import Sweep
 from streams.store import TaskStore
 
@@ -37,14 +40,26 @@ class Cost:
 def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, Cost]:
     """The cost of each trial, by key. Trials that differ in real-valued options alone are measured once."""
     torch.set_num_threads(sweep.threads)
+    counted: dict[str, Counted] = {}
     measured: dict[str, Cost] = {}
     costs = {}
     for trial in trials:
-        kind = canonical([trial.configuration.learner, _structure(trial), list(trial.seeds)])
+        configuration = trial.configuration
+        options = canonical([configuration.learner, _structure(trial)])
+        kind = canonical([options, list(trial.seeds)])
         if kind not in measured:
-            measured[kind] = _measure(trial, sweep, store)
+            if options not in counted:
+                counted[options] = count(
+                    store,
+                    configuration.learner,
+                    configuration.options,
+                    trial.seeds[0],
+                    configuration.batch_size,
+                    sweep.schedule,
+                )
+            measured[kind] = _measure(trial, sweep, store, counted[options])
         costs[trial.key] = measured[kind]
-        if trial.configuration.population:  # it keeps its chunks of two rounds' ends besides, for others to copy
+        if configuration.population:  # it keeps its chunks of two rounds' ends besides, for others to copy
             costs[trial.key] = replace(measured[kind], disk_bytes=2 * measured[kind].disk_bytes)
     return costs
 
@@ -53,40 +68,114 @@ def _structure(trial: Trial) -> dict[str, object]:
     return {key: value for key, value in trial.configuration.options.items() if not isinstance(value, float)}
 
 
-def _measure(trial: Trial, sweep: Sweep, store: TaskStore) -> Cost:
+def _measure(trial: Trial, sweep: Sweep, store: TaskStore, counted: Counted) -> Cost:
     configuration = trial.configuration
+    source = StoreSource(store, list(trial.seeds), sweep.schedule)
     run = protocol.assemble(
         store,
         configuration.learner,
-        configuration.options,
+        one_pass(configuration.options),
         list(trial.seeds),
         configuration.batch_size,
         configuration.network,
-        sweep.schedule,
+        source=source,
     )
-    # A window has to fill before a step costs what it will cost from then on.
-    warm_up = 2 + int(configuration.options.get("K", 0))
-    run.advance(min(warm_up, run.total_batches))
-    before, first = run.curves.chunks["gradient_evaluations"].sum(), run.batches
-    started = time.perf_counter()
-    while not run.finished and (run.batches - first < 4 or time.perf_counter() - started < MEASURED_SECONDS):
-        run.advance(2)
-    seconds = time.perf_counter() - started
-    if run.batches == first:  # the stream is shorter than the warm-up: that was all of it
-        seconds, before, first = float(run.curves.chunks["seconds"].sum()), 0, 0
-    evaluations = run.curves.chunks["gradient_evaluations"].sum() - before
-    batches = run.batches - first
-    ends = StoreSource(store, list(trial.seeds), sweep.schedule).shape().ends
-    kept_at = kept.steps(sweep.document.keep_checkpoints, ends, configuration.batch_size)
+    shape = source.shape()
+    seconds = _seconds_before(run, source, configuration, counted)
+    run.advance(min(warm_up(configuration.options, configuration.batch_size), run.total_batches))
+    begun = _next_task(run, shape)
+    by_batch = _measured_batches(run)
+    kept_at = kept.steps(sweep.document.keep_checkpoints, shape.ends, configuration.batch_size)
     learner_bytes = _learner_bytes(run, configuration)
-    return Cost(
-        run.total_batches,
-        seconds / batches * run.total_batches,
-        float(evaluations) / (batches * configuration.batch_size),
-        _disk_bytes(run) + len(kept_at) * learner_bytes,
-        len(kept_at),
-        learner_bytes,
-    )
+    disk_bytes = _disk_bytes(run) + len(kept_at) * learner_bytes
+    if run.finished:  # that was all of it
+        seconds += float(run.curves.chunks["seconds"].sum())
+    else:
+        if by_batch.without_ends:
+            seconds += by_batch.scaled(counted.updates, run.total_batches) + _seconds_of_ends(
+                run, shape, counted, begun
+            )
+        else:
+            seconds += by_batch.scaled(counted.updates + counted.ends, run.total_batches)
+    return Cost(run.total_batches, seconds, counted.total / shape.length, disk_bytes, len(kept_at), learner_bytes)
+
+
+@dataclass
+class _Measured:
+    """Some of a thing, which took so long, and so many gradients."""
+
+    number: int = 0
+    seconds: float = 0.0
+    gradients: float = 0.0
+    without_ends: bool = True
+
+    def scaled(self, gradients: float, number: float) -> float:
+        """Seconds of all of it: by its gradients, or by how many there are where none is taken."""
+        return self.seconds * (gradients / self.gradients if self.gradients else number / self.number)
+
+
+def _seconds_before(
+    run: protocol.OnlineProtocol, source: StoreSource, configuration: Configuration, counted: Counted
+) -> float:
+    """Of pretraining; on few batches of it here."""
+    if not run.learner.pretrain_tasks:
+        return 0.0
+    steps = pretraining_steps(run.learner, source, configuration.options)
+    few = min(steps, warm_up(configuration.options, configuration.batch_size))
+    started = time.perf_counter()
+    gradients = run.pretrain(few)
+    return _Measured(few, time.perf_counter() - started, gradients).scaled(counted.pretraining, steps)
+
+
+def _next_task(run: protocol.OnlineProtocol, shape: Shape) -> int:
+    """End the present task early for a learner that is told of tasks; returns the batches by then.
+
+    In its first task it may lack what makes the others dear: a teacher, say, or class means.
+    """
+    if run.learner.needs_boundaries and run.batches not in _ends(run, shape):
+        run.learner.end_task()
+        run.learner.begin_task()
+    return run.batches
+
+
+def _ends(run: protocol.OnlineProtocol, shape: Shape) -> list[int]:
+    """Batches by which each task is over, on a stream where all seeds leave it together."""
+    return [math.ceil(at / run.learner.setting.batch_size) for at, _ in shape.ends[0]]
+
+
+def _measured_batches(run: protocol.OnlineProtocol) -> _Measured:
+    """Batches from where the run is; without those at a task's begin or end, unless each is at one."""
+    inside, all_of_them = _Measured(), _Measured(without_ends=False)
+    first, started = run.batches, time.perf_counter()
+    while not run.finished and (run.batches - first < 4 or time.perf_counter() - started < MEASURED_SECONDS):
+        slice_ = run.advance(2)
+        at_an_end = bool(slice_.evaluations) or bool(np.isfinite(slice_.by_batch.get("forward_transfer", ())).any())
+        for part in (all_of_them,) if at_an_end else (all_of_them, inside):
+            part.number += slice_.batches - slice_.first_batch
+            part.seconds += float(slice_.chunks["seconds"].sum())
+            part.gradients += float(slice_.chunks["gradient_evaluations"].sum())
+    return inside if inside.number else all_of_them
+
+
+def _seconds_of_ends(run: protocol.OnlineProtocol, shape: Shape, counted: Counted, begun: int) -> float:
+    """Of what happens at the ends of tasks: held-out evaluation, and what a learner does there that is told of them."""
+    size = run.learner.setting.batch_size
+    started = time.perf_counter()
+    run.rehearse_evaluation()
+    evaluation = time.perf_counter() - started
+    # Where seeds leave their tasks at different batches, all are predicted whenever one of them does.
+    seconds = evaluation * len({math.ceil(at / size) for ends in shape.ends for at, _ in ends})
+    if run.learner.needs_boundaries:
+        if run.batches in _ends(run, shape):
+            run.advance(1)
+        begun = max([begun, *(end for end in _ends(run, shape) if end < run.batches)])
+        before = run.learner.setting.network.gradient_evaluations
+        started = time.perf_counter()
+        run.learner.end_task()  # before its time: what is due at one grows with the task's batches
+        took = time.perf_counter() - started
+        gradients = run.learner.setting.network.gradient_evaluations - before
+        seconds += _Measured(run.batches - begun, took, gradients).scaled(counted.ends, run.total_batches)
+    return seconds
 
 
 def _learner_bytes(run: protocol.OnlineProtocol, of: Configuration) -> int:

@@ -31,7 +31,7 @@ from learners import devices, networks
 from orchestrator import machine
 from orchestrator.errors import OrchestratorError
 from orchestrator.metrics import Curves
-from orchestrator.source import Source, Stack, StoreSource
+from orchestrator.source import Shape, Source, Stack, StoreSource
 from streams.schedule import Schedule, Sequential
 from streams.store import TaskStore
 from streams.stream import Datapoints
@@ -61,17 +61,29 @@ def assemble(
     images = image_table(store, device, dtype)
     name = network or {1: "rainbow", 2: "siamese"}[store.images_per_datapoint]
     source = source or StoreSource(store, seeds, schedule or Sequential())
-    shape = source.shape()
+    made = networks.build(name, store.shape, store.classes, device=device, dtype=dtype)
+    its_setting = setting(source.shape(), made, seeds, batch_size, store.classes, images)
+    return OnlineProtocol(learners.create(learner, options, its_setting), source)
+
+
+def setting(
+    shape: Shape,
+    network: networks.Network,
+    seeds: list[int],
+    batch_size: int,
+    classes: int,
+    images: learners.ImageTable,
+) -> learners.Setting:
+    """What a learner is given on streams of this shape."""
     tasks = max(len(ends) for ends in shape.ends)
-    setting = learners.Setting(
-        network=networks.build(name, store.shape, store.classes, device=device, dtype=dtype),
+    return learners.Setting(
+        network=network,
         seeds=seeds,
         batch_size=batch_size,
         batches_per_task=max(1, math.ceil(shape.length / tasks / batch_size)),
-        classes=store.classes,
+        classes=classes,
         images=images,
     )
-    return OnlineProtocol(learners.create(learner, options, setting), source)
 
 
 def image_table(store: TaskStore, device: torch.device | str, dtype: torch.dtype) -> learners.ImageTable:
@@ -97,7 +109,7 @@ class OnlineProtocol:
         self.curves = Curves(list(self._setting.seeds))
         self._position = 0
         self._tasks_over = [0] * self._setting.replicates
-        self._in_task = False
+        self._in_task = self._pretrained = False
         self._fresh: tuple[Tensor, Tensor] | None = None
         self._lost = list(self.curves.diverged)  # as curves.diverged, but of the state that is learning now
         self._marks: dict[str, float] = {}
@@ -121,10 +133,8 @@ class OnlineProtocol:
         started = time.perf_counter()
         evaluated_before = self._setting.network.gradient_evaluations
         size = self._setting.batch_size
-        if self.batches == 0 and self.learner.pretrain_tasks:
-            held_back = self._source.first_tasks(self.learner.pretrain_tasks)
-            starts = range(0, held_back.labels.shape[1], size)
-            self.learner.pretrain([_batch(self._images, held_back, start, start + size) for start in starts])
+        if self.batches == 0 and self.learner.pretrain_tasks and not self._pretrained:
+            self.pretrain()
         stack = self._source.read(self._position, batches * size)
         by_batch: dict[int, dict[str, Tensor]] = {}
         evaluations: dict[str, list[float]] = defaultdict(list)
@@ -144,6 +154,33 @@ class OnlineProtocol:
         }
         self.curves.extend(slice_)
         return slice_
+
+    def pretrain(self, batches: int | None = None) -> int:
+        """Show the learner its tasks outside the stream, as `advance` does before the stream's first batch if nobody
+        has. With `batches`, so many of them alone, from the beginning again where there are fewer: to measure what they
+        cost. Returns the gradient evaluations of it.
+        """
+        before, size = self._setting.network.gradient_evaluations, self._setting.batch_size
+        held_back = self._source.first_tasks(self.learner.pretrain_tasks)
+        starts = range(0, held_back.labels.shape[1], size)
+        chosen = starts if batches is None else [starts[at % len(starts)] for at in range(batches)]
+        self.learner.pretrain([_batch(self._images, held_back, start, start + size) for start in chosen])
+        self._pretrained = True
+        return self._setting.network.gradient_evaluations - before
+
+    def batch(self, number: int) -> learners.Batch:
+        """A batch of the stream, learned or not."""
+        size = self._setting.batch_size
+        return _batch(self._images, self._source.read(number * size, size), 0, size)
+
+    def rehearse_evaluation(self) -> None:
+        """Predict what is predicted once a task, and keep none of it: to measure what that costs."""
+        tasks = [ends[0][1] for ends in self._shape.ends]
+        for split in ("validation", "test"):
+            self._held_out(tasks, split)
+        if self._shape.has_boundaries:  # forward transfer: the learner's own, and that of fresh weights
+            for _ in range(2):
+                self._held_out(tasks, "validation")
 
     def mark(self, values: Mapping[str, float]) -> None:
         """Values that the next batch has in its curves, the same for every seed: what has changed just before it."""
