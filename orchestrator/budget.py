@@ -7,7 +7,7 @@ start, nodes that wait, a chunk that was lost and the cluster's head are not in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,12 +147,14 @@ class Ledger:
         return " ".join(f"budget.{key}=…" for key in given)
 
 
-def open_ledger(sweep: Sweep, root: Path) -> Ledger:
-    """The ledger of the sweep in the folder `root`, as the chunk files there have it."""
+def open_ledger(sweep: Sweep, root: Path, forgotten: Collection[str] = ()) -> Ledger:
+    """The ledger of the sweep in the folder `root`, as the chunk files there have it, but for those of the trials whose
+    keys are `forgotten`."""
     document = sweep.document
     rates = Rates(document.resources.cpus, document.resources.gpus, document.price)
     asked = document.budget is not None or document.price is not None
-    return Ledger(rates, document.budget, of_disk(root) if asked else {})
+    seconds = of_disk(root) if asked else {}
+    return Ledger(rates, document.budget, {key: each for key, each in seconds.items() if key not in forgotten})
 
 
 def of_disk(root: Path) -> dict[str, float]:

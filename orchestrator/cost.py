@@ -14,9 +14,12 @@ import torch
 from learners import checkpoint
 from orchestrator import chunks, kept, protocol
 from orchestrator.counted import Counted, count, one_pass, pretraining_steps, warm_up
+from orchestrator.disk import is_full
+from orchestrator.errors import OrchestratorError
 from orchestrator.plan import Configuration, Trial, canonical
 from orchestrator.source import Shape, StoreSource
 from orchestrator.specification import Sweep
+from streams.errors import StreamsError
 from streams.store import TaskStore
 
 MEASURED_SECONDS = 1.0
@@ -27,7 +30,7 @@ MEASURED_SECONDS = 1.0
 class Cost:
     """Of one trial: its batches, seconds in a learner actor of its own, gradient evaluations per datapoint, and the
     bytes that it leaves on disk. ``kept``: how many checkpoints besides the last are among these, each of
-    ``learner_bytes``."""
+    ``learner_bytes``. ``problem``: why it cannot be measured, empty if it could; then all but ``batches`` is 0."""
 
     batches: int
     seconds: float
@@ -35,10 +38,14 @@ class Cost:
     disk_bytes: int
     kept: int
     learner_bytes: int
+    problem: str = ""
 
 
 def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, Cost]:
-    """The cost of each trial, by key. Trials that differ in real-valued options alone are measured once."""
+    """The cost of each trial, by key. Trials that differ in real-valued options alone are measured once, if that works.
+
+    A learner that raises is no error here: a run marks its trial as failed, and goes on with the others.
+    """
     torch.set_num_threads(sweep.threads)
     counted: dict[str, Counted] = {}
     measured: dict[str, Cost] = {}
@@ -48,16 +55,24 @@ def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, C
         options = canonical([configuration.learner, _structure(trial)])
         kind = canonical([options, list(trial.seeds)])
         if kind not in measured:
-            if options not in counted:
-                counted[options] = count(
-                    store,
-                    configuration.learner,
-                    configuration.options,
-                    trial.seeds[0],
-                    configuration.batch_size,
-                    sweep.schedule,
-                )
-            measured[kind] = _measure(trial, sweep, store, counted[options])
+            try:
+                if options not in counted:
+                    counted[options] = count(
+                        store,
+                        configuration.learner,
+                        configuration.options,
+                        trial.seeds[0],
+                        configuration.batch_size,
+                        sweep.schedule,
+                    )
+                measured[kind] = _measure(trial, sweep, store, counted[options])
+            except (OrchestratorError, StreamsError):
+                raise
+            except Exception as error:
+                if is_full(error):
+                    raise
+                costs[trial.key] = _unknown(trial, sweep, store, error)
+                continue
         costs[trial.key] = measured[kind]
         if configuration.population:  # it keeps its chunks of two rounds' ends besides, for others to copy
             costs[trial.key] = replace(measured[kind], disk_bytes=2 * measured[kind].disk_bytes)
@@ -176,6 +191,12 @@ def _seconds_of_ends(run: protocol.OnlineProtocol, shape: Shape, counted: Counte
         gradients = run.learner.setting.network.gradient_evaluations - before
         seconds += _Measured(run.batches - begun, took, gradients).scaled(counted.ends, run.total_batches)
     return seconds
+
+
+def _unknown(trial: Trial, sweep: Sweep, store: TaskStore, error: Exception) -> Cost:
+    length = StoreSource(store, list(trial.seeds), sweep.schedule).shape().length
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return Cost(-(-length // trial.configuration.batch_size), 0.0, 0.0, 0, 0, 0, lines[-1].strip())
 
 
 def _learner_bytes(run: protocol.OnlineProtocol, of: Configuration) -> int:

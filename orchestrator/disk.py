@@ -14,9 +14,13 @@ _WORDS = ("No space left on device", "disk is full", "Disk quota exceeded")
 
 
 class DiskFullError(OrchestratorError):
-    """There is no room for a file. What was written before is whole, and the sweep can go on once there is."""
+    """There is no room for a file. What was written before is whole, and the sweep can go on once there is.
+
+    ``resume``: the command for that, None if the sweep was not begun, or where it is not known.
+    """
 
     exit_code = 130
+    resume: str | None = None
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.errors import OrchestratorError
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
@@ -24,6 +26,34 @@ if TYPE_CHECKING:
 
 ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit codes; `orchestrator.sweep` says when each is."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended a sweep that is begun, and there is no report. ``resume``: the command that goes on with it."""
+
+    def __init__(self, resume: str) -> None:
+        super().__init__(f"go on with: {resume}")
+        self.resume = resume
+
+
+@contextmanager
+def begun(sweep: Sweep, root: Path) -> Iterator[None]:
+    """Around a sweep whose folder `root` is there: a signal or a full disk says how to go on with it.
+
+    Raises:
+        Interrupted: in the place of a KeyboardInterrupt.
+        DiskFullError: with its `resume`, in the place of whatever a full disk led to.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(resume_command(sweep)) from error
+    except Exception as error:
+        if not is_full(error):
+            raise
+        full = DiskFullError(str(error) if isinstance(error, DiskFullError) else full_line(root))
+        full.resume = resume_command(sweep)
+        raise full from error
 
 
 @dataclass(frozen=True)

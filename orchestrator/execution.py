@@ -6,13 +6,14 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator import identity, provenance
 from orchestrator.budget import open_ledger
 from orchestrator.disk import DiskFullError, full_line, is_full
-from orchestrator.ending import INTERRUPTED, SweepResult, report_on, resume_command
+from orchestrator.ending import INTERRUPTED, SweepResult, begun, report_on, resume_command
 from orchestrator.errors import OrchestratorError
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
@@ -76,9 +77,10 @@ def _execute(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Tellin
         if rerun:
             tracking.forget(uri, sweep.experiment, sweep.name)
         journal.take(rerun, telling.say)
-        known = provenance.collect(store.hash, store.path, json.dumps(store.manifest, indent=2))
-        writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, known, started_ms, mirror)
-        return _track(sweep, journal, store, local, writer, halt, telling)
+        with begun(sweep, root):
+            known = provenance.collect(store.hash, store.path, json.dumps(store.manifest, indent=2))
+            writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, known, started_ms, mirror)
+            return _track(sweep, journal, store, local, writer, halt, telling)
 
 
 def _track(
@@ -140,7 +142,8 @@ def _end_without_ray(
     finally:
         for stream in (sys.__stdout__, sys.stderr):
             if stream is not None:
-                stream.flush()
+                with suppress(OSError):  # a terminal that is gone
+                    stream.flush()
         os._exit(INTERRUPTED)
 
 

@@ -20,7 +20,10 @@ from orchestrator import chunks
 from orchestrator.budget import Ledger, open_ledger
 from orchestrator.cost import Cost, estimate
 from orchestrator.document import FORMAT
+from orchestrator.ending import ALL_WELL, SOME_FAILED
+from orchestrator.eta import ANY, Work, seconds_left
 from orchestrator.journal import Journal
+from orchestrator.launch import Cluster, local_gpus
 from orchestrator.plan import Plan, Study, Trial
 from orchestrator.rounds import failed_before
 from orchestrator.schedulers import RunAll
@@ -58,6 +61,12 @@ class Row:
         return self.cost.seconds * self.count * (1 - self.batches_done / self.cost.batches)
 
     @property
+    def works(self) -> list[Work]:
+        """What is left, trial by trial."""
+        left = self.cost.batches - self.batches_done
+        return [Work((ANY,), left, self.cost.seconds / self.cost.batches)] * self.count if self.to_run else []
+
+    @property
     def label(self) -> str:
         if self.study is None:
             return self.trial.configuration.label
@@ -66,6 +75,8 @@ class Row:
     @property
     def note(self) -> str:
         """What stands behind the trial in the table."""
+        if self.cost.problem:
+            return "cannot be measured"
         if self.state == "begun":
             return f"at batch {self.batches_done}"
         return "" if self.state in ("waiting", "to be drawn") else self.state
@@ -94,6 +105,24 @@ class Forecast:
         """What is left, one trial after the other."""
         return sum(row.seconds_left for row in self.rows)
 
+    @cached_property
+    def seconds_at_once(self) -> float:
+        """What is left, `slots` at a time; as many trials at once as there are, and no trial in two places."""
+        return seconds_left([work for row in self.rows for work in row.works], self.slots) or 0.0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each trial that cannot be measured."""
+        return tuple(
+            f"{row.label} ({row.trial.key}): cannot be measured: {row.cost.problem}"
+            for row in self.rows
+            if row.cost.problem
+        )
+
+    @property
+    def exit_code(self) -> int:
+        return SOME_FAILED if self.problems else ALL_WELL
+
     @property
     def disk(self) -> int:
         """Bytes that the trials that are to run will have on disk."""
@@ -115,11 +144,13 @@ class Forecast:
         """Each trial, what is done already, and what the rest costs in time, disk, memory and money."""
         width = max(len(row.label) for row in self.rows)
         lines = [f"{'hash':12}  {'configuration':{width}}  trials  seeds  batches  gradients/datapoint  seconds"]
+        unknown = f"{'?':>19}  {'?':>7}"
         for row in self.rows:
             name = "to be drawn" if row.study else row.trial.configuration.hash
+            takes = f"{row.cost.gradient_evaluations_per_datapoint:19.1f}  {row.cost.seconds:7.0f}"
             lines.append(
-                f"{name:12}  {row.label:{width}}  {row.count:6}  {len(row.trial.seeds):5}  {row.cost.batches:7}"
-                f"  {row.cost.gradient_evaluations_per_datapoint:19.1f}  {row.cost.seconds:7.0f}  {row.note}".rstrip()
+                f"{name:12}  {row.label:{width}}  {row.count:6}  {len(row.trial.seeds):5}  {row.cost.batches:7}  "
+                f"{unknown if row.cost.problem else takes}  {row.note}".rstrip()
             )
         gpus = self.ledger.rates.gpus
         as_here = "if a GPU is no faster than this machine's CPU" if gpus else "on this machine's CPU"
@@ -137,6 +168,7 @@ class Forecast:
             )
         if self.ledger.limited:
             lines.append(f"budget: {self.ledger.text()}")
+        lines += [f"problem: {line}" for line in self.problems]
         return "\n".join(lines)
 
     @property
@@ -146,7 +178,7 @@ class Forecast:
         content = {
             "format": FORMAT,
             "sweep": self.sweep.name,
-            "exit_code": 0,
+            "exit_code": self.exit_code,
             "objective": self.sweep.document.objective.metric,
             "seeds": self.sweep.seeds,
             "folder": str(self.root.absolute()),
@@ -155,20 +187,21 @@ class Forecast:
             "to_run": self.to_run,
             "at_once": self.slots,
             "seconds": self.seconds,
-            "seconds_at_once": self.seconds / self.slots,
+            "seconds_at_once": self.seconds_at_once,
             "disk_bytes": self.disk,
             "memory_bytes": self.memory,
             "checkpoints": kept,
             "checkpoint_bytes": each if kept else 0,
             **self._costs(),
-            "problems": [],
+            "problems": list(self.problems),
         }
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
     def _totals(self) -> str:
+        without = f" without {len(self.problems)} that cannot be measured" if self.problems else ""
         return (
             f"{self.plan.size} trials, {self.to_run} to run: {self.seconds:.0f} s one after the other, "
-            f"about {self.seconds / self.slots:.0f} s with {self.slots} at a time"
+            f"about {self.seconds_at_once:.0f} s with {self.slots} at a time{without}"
         )
 
     def _costs(self) -> dict[str, Any]:
@@ -185,30 +218,35 @@ class Forecast:
         }
 
 
-def forecast(sweep: Sweep, journal: Journal, store: TaskStore) -> Forecast:
-    """Look at what the sweep's folder has, and measure a few batches of each kind of configuration that it plans."""
+def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = False) -> Forecast:
+    """Look at what the sweep's folder has, and measure a few batches of each kind of configuration that it plans.
+
+    With `rerun` all of its trials are still to run.
+    """
     plan, root = journal.plan, journal.root
     stand_ins = {study.key: _any_trial(study) for study in plan.studies}
     costs = estimate(sweep, [*plan.trials, *stand_ins.values()], store)
     over: dict[str, State] = {}
-    if not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
+    if not rerun and not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
         over |= dict.fromkeys(journal.stopped(), "stopped")
-    for population in plan.populations:
+    for population in () if rerun else plan.populations:
         over |= dict.fromkeys(failed_before(root, population), "failed")
-    over |= dict.fromkeys(journal.finished(), "finished")
-    rows = [_row(trial, over, costs, root) for trial in plan.trials]
+    over |= {} if rerun else dict.fromkeys(journal.finished(), "finished")
+    rows = [_row(trial, over, costs, None if rerun else root) for trial in plan.trials]
     for study in plan.studies:
         left = study.wanted - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
         if left > 0:
             trial = stand_ins[study.key]
             rows.append(Row(trial, "to be drawn", 0, costs[trial.key], left, study))
-    slots = max(1, int((os.cpu_count() or 1) // sweep.document.resources.cpus))
+    cpus, gpus = os.cpu_count() or 1, local_gpus() if sweep.document.resources.gpus else 0
+    slots = Cluster(cpus, gpus, cpus, gpus, local=True).slots(sweep)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
-    return Forecast(sweep, plan, root, tuple(rows), slots, memory, open_ledger(sweep, root))
+    ledger = open_ledger(sweep, root, [trial.key for trial in plan.trials] if rerun else ())
+    return Forecast(sweep, plan, root, tuple(rows), slots, memory, ledger)
 
 
-def _row(trial: Trial, over: Mapping[str, State], costs: Mapping[str, Cost], root: Path) -> Row:
-    newest = chunks.newest(trial.folder(root))
+def _row(trial: Trial, over: Mapping[str, State], costs: Mapping[str, Cost], root: Path | None) -> Row:
+    newest = None if root is None else chunks.newest(trial.folder(root))
     done = 0 if newest is None else newest.batches
     return Row(trial, over.get(trial.key, "begun" if done else "waiting"), done, costs[trial.key])
 
@@ -219,7 +257,7 @@ def _any_trial(study: Study) -> Trial:
 
 
 def _told(row: Row) -> dict[str, Any]:
-    of = row.trial.configuration
+    of, known = row.trial.configuration, not row.cost.problem
     spaces = {} if row.study is None else row.study.spaces
     return {
         "trial": None if row.study else row.trial.key,
@@ -234,8 +272,8 @@ def _told(row: Row) -> dict[str, Any]:
         "state": row.state,
         "batches": row.cost.batches,
         "batches_done": row.batches_done,
-        "gradient_evaluations_per_datapoint": row.cost.gradient_evaluations_per_datapoint,
-        "seconds": row.cost.seconds,
-        "seconds_left": row.seconds_left,
-        "disk_bytes": row.cost.disk_bytes,
+        "gradient_evaluations_per_datapoint": row.cost.gradient_evaluations_per_datapoint if known else None,
+        "seconds": row.cost.seconds if known else None,
+        "seconds_left": row.seconds_left if known else None,
+        "disk_bytes": row.cost.disk_bytes if known else None,
     }

@@ -1,7 +1,8 @@
-"""Stopping a sweep before its end: Ctrl-C, SIGTERM, or too many failures."""
+"""Stopping a sweep before its end: Ctrl-C, SIGTERM, a terminal that is gone (SIGHUP), or too many failures."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 INTERRUPTED = "interrupted"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Halt:
@@ -23,6 +25,7 @@ class Halt:
         self.reason = ""
         self.interrupted = False
         self._say: Callable[[str], None] | None = None
+        self._terminals = [number for number in range(3) if os.isatty(number)]
 
     def ask(self, reason: str, interrupted: bool = False) -> None:
         """Stop with the chunks in flight; the first reason counts."""
@@ -32,29 +35,27 @@ class Halt:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Inside this block Ctrl-C and SIGTERM raise KeyboardInterrupt, or, while trials run, ask first.
+        """Inside this block Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, or, while trials run, ask first.
 
-        Signals belong to the main thread; in another one this does nothing.
+        A SIGHUP that was ignored (`nohup`) stays so. Signals belong to the main thread; in another one this does
+        nothing.
         """
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        self.take_signals()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        for number in SIGNALS:
+            if number != signal.SIGHUP or before[number] != signal.SIG_IGN:
+                signal.signal(number, self._handle)
         try:
             yield
         finally:
-            if threading.current_thread() is threading.main_thread():
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-
-    def take_signals(self) -> None:
-        """Handle them from now on: Ray puts a handler of its own in place when it starts."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, self._handle)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     @contextmanager
     def gently(self, say: Callable[[str], None]) -> Iterator[None]:
         """Trials run inside this block: the first signal asks them to stop, the second raises KeyboardInterrupt."""
-        self.take_signals()
         self._say = say
         try:
             yield
@@ -62,8 +63,17 @@ class Halt:
             self._say = None
 
     def _handle(self, number: int, frame: Any) -> None:
+        for terminal in self._terminals:
+            if not os.isatty(terminal):  # it is gone: every further word there would be an error
+                _silence(terminal)
         if self._say is None or self.asked.is_set():
             self.ask(INTERRUPTED, interrupted=True)
             raise KeyboardInterrupt
         self.ask(INTERRUPTED, interrupted=True)
         self._say("stopping: the chunks in flight are finished and kept (once more to stop at once)")
+
+
+def _silence(terminal: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, terminal)
+    os.close(nowhere)

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import nodes
-from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.errors import ConfigError, fault
 from orchestrator.halt import Halt
 from orchestrator.plan import Plan, Trial
 from orchestrator.progress import Progress
 from orchestrator.ray_health import guarded
+from orchestrator.ray_start import start_ray
 from orchestrator.search import Search
 from orchestrator.specification import Sweep
 from orchestrator.storage import Mirror
@@ -40,6 +41,7 @@ _ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_DEDUP_LOGS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # a SIGTERM is ours to handle, and no failure
     "RAY_gcs_server_port_wait_time_s": "120",  # not 30: a machine may be busy
     # Not 60: Ray ends a process from which its control service has gone, and ours has a sweep to end in order.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
@@ -63,8 +65,12 @@ class Cluster:
     def slots(self, sweep: Sweep) -> int:
         """How many learner actors fit at once."""
         wanted = sweep.document.resources
-        by_cpu = int(self.cpus // wanted.cpus)
-        return max(1, min(by_cpu, int(self.gpus // wanted.gpus)) if wanted.gpus else by_cpu)
+        by_cpu = _fit(self.cpus, wanted.cpus)
+        return max(1, min(by_cpu, _fit(self.gpus, wanted.gpus)) if wanted.gpus else by_cpu)
+
+
+def _fit(there: float, each: float) -> int:
+    return int(there / each + 1e-9)  # 200 times 0.01 are 2
 
 
 def prepare_environment(local: bool) -> None:
@@ -89,16 +95,12 @@ def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Itera
     prepare_environment(local)
     import ray
 
-    quiet = {"namespace": "foml-orchestrator", "logging_level": "ERROR", "log_to_driver": False}
     address = None if local else os.environ.get("RAY_ADDRESS")
-    if address is None:
-        ray.init(address="local", include_dashboard=False, **quiet)
-    else:
-        try:
-            ray.init(address=address, **quiet)
-        except ConnectionError as error:
-            rule = "must name a running cluster"
-            raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
+    try:
+        start_ray(address)
+    except KeyboardInterrupt:
+        ray.shutdown()
+        raise
     own = address is None
     with watched() if own else nullcontext():
         try:
@@ -250,7 +252,7 @@ def run_trials(
                     storage_path=str(scratch.absolute()),
                     callbacks=[callback],
                     stop=Stop(halt, callback, search, outcome, metric),
-                    failure_config=tune.FailureConfig(max_failures=sweep.document.retries),
+                    failure_config=tune.FailureConfig(max_failures=0),  # the callback counts, and hands out anew
                     verbose=0,
                 ),
             ).fit()

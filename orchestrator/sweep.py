@@ -7,7 +7,6 @@ from there.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -15,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from orchestrator import config
+from orchestrator import config, words
 from orchestrator.disk import full_line, is_full
-from orchestrator.ending import ALL_WELL, BAD_INPUT, INTERRUPTED, SweepResult
-from orchestrator.errors import OrchestratorError
+from orchestrator.ending import BAD_INPUT, INTERRUPTED, SweepResult
+from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.execution import execute
 from orchestrator.journal import Journal, given_before
 from orchestrator.planning import make_plan
 from orchestrator.specification import Sweep
 from orchestrator.storage import open_folder
-from orchestrator.strict_yaml import overridden
+from orchestrator.strict_yaml import COMMAND_LINE, overridden
 from orchestrator.sweep_store import open_store
 from orchestrator.telling import Telling
 from streams.errors import StreamsError
@@ -46,7 +45,7 @@ def run_sweep(
 
     Args:
         sweep: the configuration as nested mappings or as a YAML file; the quickstart if None.
-        overrides: `key=value` words, as on the command line (files only).
+        overrides: `key=value` words, as on the command line, for a file or a sweep that is resumed.
         local: start a Ray of our own even if `RAY_ADDRESS` names a cluster.
         rerun: forget what an earlier run of this sweep left, and run everything again.
         resume: the name of a sweep that was begun before; it goes on with the configuration it had.
@@ -55,68 +54,60 @@ def run_sweep(
             exit code 130 (what waits for an answer of Ray does not come back); its text is printed if None.
 
     Raises:
-        OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started.
+        OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started. So do arguments that
+            do not go together: `overrides` beside nested mappings, `sweep` beside `resume`.
+        KeyboardInterrupt: a signal came before there was anything to report on, or while the report was written.
     """
+    return execute(_asked_for(sweep, overrides, resume), local, rerun, Telling(quiet, at_loss))
+
+
+def _asked_for(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
+    """The sweep that the arguments of `run_sweep` describe, checked."""
     if resume is not None:
-        checked = _begun_before(resume, overrides)
-    else:
-        checked = config.check(sweep) if isinstance(sweep, Mapping) else config.load(sweep, overrides)
-    return execute(checked, local, rerun, Telling(quiet, at_loss))
+        if sweep is not None:
+            rule = f"resume={resume!r} takes the sweep from its folder"
+            raise ConfigError(fault("run_sweep", "sweep", rule, "a sweep beside it", "leave one of the two out"))
+        return _begun_before(resume, overrides)
+    if not isinstance(sweep, Mapping):
+        return config.load(sweep, overrides)
+    if overrides:
+        rule = "go with a file, or with resume, and not with a mapping"
+        raise ConfigError(fault("run_sweep", "overrides", rule, list(overrides), "change the mapping"))
+    return config.check(sweep)
 
 
 def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
-    """The sweep of this name; `storage=…` says where to look, other words change it."""
+    """The sweep of this name; `storage=…` says where to look, other words change it.
+
+    Raises:
+        ConfigError: there is none, or words that do not fit, such as another name.
+    """
     changes = overridden({}, [word for word in overrides if word.startswith("storage=")])
     storage = str(changes.get("storage", "results"))
     given = given_before(open_folder(storage, name)[0], name)
-    return config.check(overridden(given, overrides), f"{storage}/{name}")
+    checked = config.check(overridden(given, overrides), f"{storage}/{name}")
+    if checked.name != name:
+        rule = f"must be that of the sweep that is resumed, {name}"
+        remedy = "another sweep is started with a file and no --resume"
+        raise ConfigError(fault(COMMAND_LINE, "name", rule, checked.name, remedy))
+    return checked
 
 
-def forecast(sweep: Sweep, telling: Telling | None = None) -> Forecast:
-    """What `--plan` tells: every trial with its hash, what is done of it, and what it will cost."""
+def forecast(sweep: Sweep, telling: Telling | None = None, rerun: bool = False) -> Forecast:
+    """What `--plan` tells: every trial with its hash, what is done of it (with `rerun` nothing), and its cost."""
     from orchestrator import forecast
 
     store = open_store(sweep, telling)
     journal = Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash))
-    return forecast.forecast(sweep, journal, store)
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m orchestrator.sweep", description="Run a sweep; the quickstart if no FILE is given."
-    )
-    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep's YAML, and changes to it")
-    parser.add_argument("--plan", action="store_true", help="print the trials and their cost, and start nothing")
-    parser.add_argument("--local", action="store_true", help="start a Ray of our own, whatever RAY_ADDRESS says")
-    parser.add_argument("--resume", metavar="NAME", help="go on with a sweep that was begun before")
-    parser.add_argument("--rerun", action="store_true", help="forget earlier results of this sweep")
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help="run it on the cluster of this file for `ray up`")
-    parser.add_argument("--detach", action="store_true", help="with --cluster: come back once it runs there")
-    parser.add_argument("--attach", metavar="NAME", help="with --cluster: follow a sweep that runs there")
-    parser.add_argument("--quiet", action="store_true", help="errors and the final line alone")
-    parser.add_argument("--json", action="store_true", help="the result as one JSON document on standard output")
-    arguments = parser.parse_intermixed_args(argv)  # words may stand before and after options
-    files = [word for word in arguments.words if "=" not in word]
-    if arguments.resume is not None and (files or arguments.plan or arguments.rerun):
-        parser.error("--resume takes the sweep from its folder: no FILE, --plan or --rerun beside it")
-    if arguments.cluster is None and (arguments.detach or arguments.attach):
-        parser.error("--detach and --attach go with --cluster FILE")
-    if arguments.cluster is not None and (arguments.local or arguments.plan or arguments.resume):
-        allowed = "FILE, key=value, --rerun, --detach, --attach, --json or --quiet"
-        parser.error(f"--cluster goes with {allowed}; it resumes what was begun")
-    if arguments.attach and (arguments.words or arguments.detach or arguments.rerun):
-        parser.error("--attach takes no other words")
-    if len(files) > 1:
-        parser.error(f"one sweep at a time (got {', '.join(files)})")
-    arguments.file = files[0] if files else None
-    arguments.overrides = [word for word in arguments.words if "=" in word]
-    return arguments
+    return forecast.forecast(sweep, journal, store, rerun)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code."""
-    arguments = _arguments(argv)
+    arguments = words.read(argv)
     show = partial(_show, as_json=arguments.json, quiet=arguments.quiet, out=sys.stdout)
+    refused = partial(_refused, as_json=arguments.json)
+    sweep: Sweep | None = None
     try:
         if arguments.cluster is not None:
             from orchestrator import remote
@@ -124,40 +115,33 @@ def main(argv: Sequence[str] | None = None) -> int:
             cluster, manner = arguments.cluster, remote.Manner(arguments.quiet, arguments.json)
             if arguments.attach:
                 return remote.attach(cluster, arguments.attach, manner)
-            file, words = arguments.file, arguments.overrides
-            return remote.submit(cluster, file, words, arguments.rerun, arguments.detach, manner)
-        if arguments.plan:
-            with redirect_stdout(sys.stderr):
-                planned = forecast(config.load(arguments.file, arguments.overrides), Telling(arguments.quiet))
-            print(planned.json if arguments.json else planned.line if arguments.quiet else planned.text)
-            return ALL_WELL
+            file, overrides = arguments.file, arguments.overrides
+            return remote.submit(cluster, file, overrides, arguments.rerun, arguments.detach, manner)
         with redirect_stdout(sys.stderr):  # standard output is for the result
-            result = run_sweep(
-                arguments.file,
-                arguments.overrides,
-                arguments.local,
-                arguments.rerun,
-                arguments.resume,
-                arguments.quiet,
-                show,
-            )
+            sweep = _asked_for(arguments.file, arguments.overrides, arguments.resume)
+            if arguments.plan:
+                result: SweepResult | Forecast = forecast(sweep, Telling(arguments.quiet), arguments.rerun)
+            else:
+                result = execute(sweep, arguments.local, arguments.rerun, Telling(arguments.quiet, show))
     except (OrchestratorError, StreamsError) as error:
         print(error, file=sys.stderr)
-        return _refused(getattr(error, "exit_code", BAD_INPUT), str(error).splitlines(), arguments.json)
+        return refused(getattr(error, "exit_code", BAD_INPUT), str(error).splitlines(), error, sweep)
     except OSError as error:
         if not is_full(error):
             raise
         line = full_line(Path(error.filename or "."))
         print(line, file=sys.stderr)
-        return _refused(INTERRUPTED, [line], arguments.json)
-    except KeyboardInterrupt:
-        print("interrupted: the same command goes on from here", file=sys.stderr)
-        return _refused(INTERRUPTED, ["interrupted"], arguments.json)
+        return refused(INTERRUPTED, [line], error, sweep)
+    except KeyboardInterrupt as error:
+        resume = getattr(error, "resume", None)
+        goes_on = "the same command goes on from here" if resume is None else f"go on with: {resume}"
+        print(f"interrupted: {goes_on}", file=sys.stderr)
+        return refused(INTERRUPTED, ["interrupted"], error, sweep)
     show(result)
     return result.exit_code
 
 
-def _show(result: SweepResult, as_json: bool, quiet: bool, out: TextIO) -> None:
+def _show(result: SweepResult | Forecast, as_json: bool, quiet: bool, out: TextIO) -> None:
     """What the command prints at its end."""
     if quiet or as_json:
         for line in result.problems:
@@ -165,12 +149,13 @@ def _show(result: SweepResult, as_json: bool, quiet: bool, out: TextIO) -> None:
     print(result.json if as_json else result.line if quiet else result.text, file=out, flush=True)
 
 
-def _refused(code: int, faults: list[str], as_json: bool) -> int:
+def _refused(code: int, faults: list[str], error: BaseException, sweep: Sweep | None, as_json: bool) -> int:
     """The end of a command that came to nothing; its faults have been told."""
     if as_json:
         from orchestrator.document import document
 
-        print(document(None, code, problems=faults))
+        name, resume = None if sweep is None else sweep.name, getattr(error, "resume", None)
+        print(document(name, code, problems=faults, resume=resume))
     return code
 
 

@@ -55,13 +55,11 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self._metric, self._halt, self._max_failures, self._retries = metric, halt, max_failures, retries
         self.running: set[str] = set()
         self._deaths: Counter[str] = Counter()  # by trial's key
-        self._unstarted: set[str] = set()  # those that Tune recovers, and has not started again
         self._objective: dict[str, float] = {}
         self._fitness: dict[str, float] = {}
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.add(trial.trial_id)
-        self._unstarted.discard(trial.trial_id)
         self._progress.started(_key(trial))
 
     def on_trial_result(
@@ -103,25 +101,17 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._progress.paused(key)
             self._tell_decisions(self._search.paused(self._outcome.plan.trial(key), self._fitness.pop(key)))
 
-    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        self.running.discard(trial.trial_id)
-        if self._no_room(trial):
-            return
-        self._unstarted.add(trial.trial_id)
-        self._tell_death(trial)
-
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
         if self._no_room(trial):
             return  # it has not failed: it goes on when there is room
         key, failed = _key(trial), self._outcome.failed
-        # Tune recovers no trial whose actor dies, or raises, while it takes the trial over from another one; or it says
-        # that it does, and gives the trial up in the next moment. Then it is handed out anew.
-        told = trial.trial_id in self._unstarted
-        self._unstarted.discard(trial.trial_id)
-        if self._deaths[key] + (not told) <= self._retries:
-            if not told:
-                self._tell_death(trial)
+        # It is handed out anew. Tune's own recovery has no part in this: it tries no trial again whose actor dies, or
+        # raises, while it takes the trial over from another one, and counts each round of a member by itself.
+        self._deaths[key] += 1
+        if self._deaths[key] <= self._retries:
+            self._log(trial, f"attempt over, another goes on from its last chunk: {_reason(trial)}")
+            self._progress.again(key, _reason(trial))
             self._progress.paused(key)
             self._search.again(self._outcome.plan.trial(key))
             return
@@ -132,11 +122,6 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._halt.ask(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
         if not self._halt.asked.is_set():  # what stops the sweep is to be mended, and then tried again
             self._tell_decisions(self._search.failed(self._outcome.plan.trial(key), failed[key]))
-
-    def _tell_death(self, trial: TuneTrial) -> None:
-        self._deaths[_key(trial)] += 1
-        self._log(trial, f"attempt over, another goes on from its last chunk: {_reason(trial)}")
-        self._progress.again(_key(trial), _reason(trial))
 
     def _tell_decisions(self, made: bool) -> None:
         if made:

@@ -11,13 +11,21 @@ import yaml
 from orchestrator import config, cost, sweep
 from orchestrator.forecast import Forecast
 from orchestrator.journal import Journal
+from orchestrator.launch import Cluster, local_gpus
 from orchestrator.planning import make_plan
 from orchestrator.sweep_store import open_store
 from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import TINY, folder_with
+from tests.orchestrator.real_sweep import TINY, folder_with, run_here
 
 PRICED = f"{TINY}price: {{cpu_hour: 36, gpu_hour: 72, currency: EUR}}\n"
 SLOTS = os.cpu_count() or 1
+FAULTY = """
+from learners.online import Online
+
+class Learner(Online):
+    def update(self, batch):
+        raise RuntimeError("a line before\\nnot as planned")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +69,9 @@ def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) ->
     assert [trial["seconds_left"] for trial in trials] == pytest.approx(left)
     assert (told["size"], told["to_run"], told["at_once"]) == (4, 3, SLOTS)
     assert told["seconds"] == pytest.approx(sum(left))
-    assert told["seconds_at_once"] == pytest.approx(sum(left) / SLOTS)
+    # Two of the three run side by side, the third after the shorter one of them; on more processors all at once.
+    at_once = max(left[1] + left[3], left[2]) if left[1] < left[2] else max(left[1], left[2] + left[3])
+    assert told["seconds_at_once"] == pytest.approx({1: sum(left), 2: at_once}.get(SLOTS, max(left)))
     assert told["disk_bytes"] == sum(trial["disk_bytes"] for trial in trials[1:]) > 10_000
     assert 50e6 < told["memory_bytes"] < 50e9
     assert (told["checkpoints"], told["checkpoint_bytes"]) == (0, 0)
@@ -91,6 +101,59 @@ def test_gpus_checkpoints_and_a_budget(folder: Path) -> None:
     assert told["checkpoints"] == 2 * 3 and told["checkpoint_bytes"] > 10_000
     assert "checkpoints: 6 are kept besides the last of each trial" in planned.text
     assert f"budget: {planned.ledger.text()}" in planned.text
+
+
+def test_fewer_trials_than_places_take_as_long_as_the_longest(folder: Path) -> None:
+    planned = forecast_of(folder, "learners=[{name: online}, {name: tfs}]", "resources.cpus=0.01")
+    told = json.loads(planned.json)
+    assert told["at_once"] == 100 * SLOTS and told["to_run"] == 2
+    assert told["seconds_at_once"] == max(trial["seconds"] for trial in told["trials"])
+    assert f"about {told['seconds_at_once']:.0f} s with {100 * SLOTS} at a time" in planned.line
+
+
+def test_gpus_limit_how_many_run_at_once_as_in_a_run(folder: Path) -> None:
+    words = ("resources.cpus=0.5", "resources.gpus=1")
+    planned, of = forecast_of(folder, *words), config.load(folder / "sweep.yaml", words)
+    here = Cluster(SLOTS, local_gpus(), SLOTS, local_gpus(), local=True)
+    assert planned.slots == here.slots(of) == max(1, min(2 * SLOTS, local_gpus()))
+    assert Cluster(8, 3, 8, 3, local=True).slots(of) == 3
+
+
+def test_with_rerun_nothing_is_done_and_nothing_spent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = sweep.forecast(config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"]), rerun=True)
+    told = json.loads(planned.json)
+    assert [(trial["state"], trial["batches_done"]) for trial in told["trials"]] == [("waiting", 0)] * 4
+    assert told["to_run"] == 4 and told["spent"] == {"hours": 0.0, "money": 0.0}
+    assert told["seconds"] == pytest.approx(sum(trial["seconds"] for trial in told["trials"]))
+    monkeypatch.chdir(folder)
+    done = run_here(folder, "sweep.yaml", "--plan", "--rerun", "--json")
+    assert (done.returncode, json.loads(done.stdout)["to_run"]) == (0, 4)
+    assert json.loads(forecast_of(folder).json)["to_run"] == 3  # it has only looked
+
+
+def test_a_learner_that_raises_is_one_line_and_the_others_are_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A learning rate that no float32 holds, beside one of the same kind that can be measured, and an own learner."""
+    (tmp_path / "faulty").mkdir()
+    (tmp_path / "faulty/learner.py").write_text(FAULTY)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["learners=[{name: online, alpha1: {grid: [1.0e+38, 0.001]}}, {name: faulty.learner}]", "storage=elsewhere"]
+    done = run_here(folder, "sweep.yaml", "--plan", "--json", *words)
+    told = json.loads(done.stdout)
+    assert done.returncode == told["exit_code"] == 1
+    huge, usual, own = told["trials"]
+    for trial, reason in ((huge, "value cannot be converted to type float without overflow"), (own, "not as planned")):
+        assert f"{trial['label']} ({trial['trial']}): cannot be measured: {reason}" in told["problems"]
+        assert [trial[key] for key in ("seconds", "seconds_left", "disk_bytes")] == [None] * 3
+        assert (trial["batches"], trial["state"]) == (15, "waiting")
+    assert len(told["problems"]) == 2 and done.stderr.splitlines() == [f"problem: {one}" for one in told["problems"]]
+    assert told["seconds"] == usual["seconds"] > 0
+    text = run_here(folder, "sweep.yaml", "--plan", *words)
+    assert text.returncode == 1 and text.stderr == ""
+    assert text.stdout.splitlines()[1].endswith("        ?        ?  cannot be measured")
+    assert "3 trials, 3 to run: " in text.stdout and " without 2 that cannot be measured (" in text.stdout
+    assert text.stdout.splitlines()[-2:] == [f"problem: {one}" for one in told["problems"]]
 
 
 def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.plan import sweep_folder
 from orchestrator.strict_yaml import overridden
 from orchestrator.sweep import run_sweep
+from orchestrator.words import read
 from streams import build
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import TINY, folder_with, run, statuses
@@ -40,10 +41,8 @@ def words_after_python(command: str) -> list[str]:
 @pytest.mark.parametrize("storage", ["results", PLACE, "-dash", "results #1", "12", "a: b", "~"])
 def test_the_command_that_goes_on_says_what_was_meant(name: str, storage: str) -> None:
     """Through the shell, the command line and YAML."""
-    from orchestrator.sweep import _arguments
-
     of = config.check(SWEEP | {"name": name, "storage": storage})
-    arguments = _arguments(words_after_python(resume_command(of)))
+    arguments = read(words_after_python(resume_command(of)))
     assert arguments.resume == name
     changed = overridden(SWEEP | {"name": name}, arguments.overrides)
     assert config.check(changed).document.storage == storage

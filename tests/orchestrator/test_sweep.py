@@ -7,12 +7,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +23,8 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from learners import checkpoint
-from orchestrator import machine, metrics, predict, protocol, provenance, rerun
-from orchestrator.errors import OrchestratorError
+from orchestrator import machine, metrics, predict, protocol, provenance, report, rerun, sweep
+from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.plan import Configuration
 from orchestrator.results import load_curves
 from streams import recipes
@@ -195,6 +197,49 @@ def test_a_refused_command_has_a_document_too(tmp_path: Path) -> None:
     assert told["problems"][0].startswith("sweep.yaml: chunk: must be")
     planned = run_here(folder, "sweep.yaml", "--json", "--plan")
     assert (planned.returncode, json.loads(planned.stdout)["problems"]) == (2, told["problems"])
+
+
+def test_a_signal_while_the_report_is_written_leaves_a_document_that_says_how_to_go_on(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = finished
+    write = report.write_report
+
+    def interrupted(*given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return write(*given)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(report, "write_report", interrupted)
+        done = run_here(folder, "sweep.yaml", "--json", "--quiet", f"tracking.uri={uri(folder)}")
+    told = json.loads(done.stdout)
+    resume = "python -m orchestrator.sweep --resume tiny"
+    assert (done.returncode, told["exit_code"], told["sweep"], told["resume"]) == (130, 130, "tiny", resume)
+    assert told["problems"] == ["interrupted"] and done.stderr == f"interrupted: go on with: {resume}\n"
+    again = run_here(folder, "--resume", "tiny", "--quiet")
+    assert again.returncode == 0 and "RUNNING" not in statuses(folder)
+
+
+def test_words_and_arguments_that_do_not_go_together_are_one_line(
+    finished: tuple[Path, subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = finished
+    done = run_here(folder, "--resume", "tiny", "name=other")
+    assert done.returncode == 2 and not (folder / "results/other").exists()
+    assert done.stderr == (
+        "command line: name: must be that of the sweep that is resumed, tiny (got other); "
+        "another sweep is started with a file and no --resume\n"
+    )
+    monkeypatch.chdir(folder)
+    given = {"name": "other", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}]}
+    for arguments, line in (
+        ({"sweep": given, "overrides": ["seeds=9"]}, "run_sweep: overrides: go with a file, or with resume, and not"),
+        ({"sweep": given, "resume": "tiny"}, "run_sweep: sweep: resume='tiny' takes the sweep from its folder"),
+        ({"sweep": "sweep.yaml", "resume": "tiny"}, "run_sweep: sweep: resume='tiny' takes the sweep from its folder"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            sweep.run_sweep(**arguments)  # type: ignore[arg-type]
+        assert str(caught.value).startswith(line) and len(caught.value.faults) == 1
 
 
 def test_another_sweep_of_that_name_is_refused(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
