@@ -18,12 +18,14 @@ class Halt:
 
     ``asked``: set once it is; trials then end with the chunk they are in. ``reason``: `INTERRUPTED`, or a sentence.
     ``interrupted``: whether that came from outside, by a signal or the loss of Ray: the trials can do nothing for it.
+    ``signal``: the last that came.
     """
 
     def __init__(self) -> None:
         self.asked = threading.Event()
         self.reason = ""
         self.interrupted = False
+        self.signal: int | None = None
         self._say: Callable[[str], None] | None = None
         self._terminals = [number for number in range(3) if os.isatty(number)]
 
@@ -63,6 +65,7 @@ class Halt:
             self._say = None
 
     def _handle(self, number: int, frame: Any) -> None:
+        self.signal = number
         for terminal in self._terminals:
             if not os.isatty(terminal):  # it is gone: every further word there would be an error
                 _silence(terminal)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import yaml
 from orchestrator import config, provenance
 from orchestrator.cluster_file import read_cluster_file
 from orchestrator.errors import OrchestratorError, fault
+from orchestrator.halt import Halt
 from orchestrator.plan import sweep_folder
 from streams.address import is_address
 
@@ -50,10 +52,14 @@ class Head:
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
         ) as process:
             assert process.stdout is not None and process.stderr is not None
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                if tell is not None:
-                    tell(line.rstrip())
+            try:
+                for line in process.stdout:
+                    lines.append(line.rstrip())
+                    if tell is not None:
+                        tell(line.rstrip())
+            except KeyboardInterrupt:
+                process.terminate()  # of a SIGTERM it has not heard
+                raise
             errors = process.stderr.read()
         if process.returncode:
             said = [line for line in lines if _is_said(line)] or errors.splitlines() or ["nothing"]
@@ -160,10 +166,12 @@ def attach(cluster: Path, name: str, manner: Manner = Manner()) -> int:
     head, folder = Head(cluster), sweep_folder("results", name)
     job = folder.name.replace(" ", "%20")
     tell = partial(_tell, out=sys.stderr if manner.words else sys.stdout)
+    halt = Halt()
     try:
-        lines = head.run(f"bash ~/foml/job.sh follow {shlex.quote(job)} {' '.join(manner.words)}".rstrip(), tell)
+        with halt.signals():
+            lines = head.run(f"bash ~/foml/job.sh follow {shlex.quote(job)} {' '.join(manner.words)}".rstrip(), tell)
     except KeyboardInterrupt:
-        return _leave(head, cluster, name, job, manner)
+        return _leave(head, cluster, name, job, manner, there=halt.signal == signal.SIGINT)
     codes = [match[1] for line in lines if (match := _CODE.match(line))]
     if not codes or codes[-1] == "unknown":
         raise OrchestratorError(f"{name}: ended without an exit code; go on with the same command")
@@ -213,10 +221,10 @@ def _is_said(line: str) -> bool:
     return bool(line.strip()) and not line.startswith(own) and not _LAUNCHERS.match(line)
 
 
-def _leave(head: Head, cluster: Path, name: str, job: str, manner: Manner) -> int:
-    """After Ctrl-C: ask whether the sweep shall run on; with nobody to ask, it does."""
+def _leave(head: Head, cluster: Path, name: str, job: str, manner: Manner, there: bool) -> int:
+    """After Ctrl-C: ask whether the sweep shall run on; with nobody `there` to ask, as after a SIGHUP, it does."""
     again = _attach_command(cluster, name, manner)
-    asks = sys.stdin.isatty() and not manner.as_json  # the question would be on standard output
+    asks = there and sys.stdin.isatty() and not manner.as_json  # the question would be on standard output
     if (input("leave it running? [Y/n] ") if asks else "").strip().lower().startswith("n"):
         head.run(f"bash ~/foml/job.sh stop {shlex.quote(job)}")
         told = f"stopping; its chunks in flight are finished. Look at it: {again}"

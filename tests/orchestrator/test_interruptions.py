@@ -3,6 +3,7 @@
 All is checked against the bare protocol, bit for bit, and against MLflow's database.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -128,6 +129,18 @@ def interrupted(folder: Path, batches: int, by: Callable[[Path, subprocess.Popen
     return half.batches
 
 
+def hang_up(folder: Path, process: subprocess.Popen[str]) -> None:
+    """The terminal is gone: all that came from the command hear of it, and the chunk in flight is kept."""
+    ours = family(process.pid)
+    os.killpg(process.pid, signal.SIGHUP)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "stopping: the chunks in flight are finished and kept" in errors
+    assert "interrupted: go on with: python -m orchestrator.sweep --resume long" in out
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not left_of(ours)
+
+
 GCS, RAYLET = "/gcs/gcs_server ", "/raylet/raylet "
 
 
@@ -155,7 +168,9 @@ def test_cut_off_in_four_ways_it_goes_on_and_ends_as_if_nothing_had_been(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "by", [partial(lose, RAYLET), partial(signal_once, signal.SIGTERM)], ids=["without the raylet", "SIGTERM"]
+    "by",
+    [partial(lose, RAYLET), partial(signal_once, signal.SIGTERM), hang_up],
+    ids=["without the raylet", "SIGTERM", "SIGHUP"],
 )
 def test_cut_off_in_another_way(tmp_path: Path, by: Callable[[Path, subprocess.Popen[str]], None]) -> None:
     folder = folder_with(tmp_path, LONG)
@@ -163,6 +178,32 @@ def test_cut_off_in_another_way(tmp_path: Path, by: Callable[[Path, subprocess.P
     again = run(folder, "--resume", "long")
     assert again.returncode == 0, again.stderr
     assert_long_is_whole(folder)
+
+
+@pytest.mark.parametrize(
+    "when",
+    ["while Ray starts", pytest.param("before the first trial", marks=pytest.mark.slow)],
+)
+def test_a_sigterm_before_the_first_trial_is_an_interruption_like_any_other(tmp_path: Path, when: str) -> None:
+    folder = folder_with(tmp_path, LONG)
+    with running(folder, "sweep.yaml", "--json") as process:
+        if when == "while Ray starts":
+            wait_for(lambda: any(GCS in words for words in family(process.pid).values()) or None, process)
+        else:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if " at a time; seeds [0, 1]" in line:
+                    break
+        ours = family(process.pid)
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    told = json.loads(out)
+    assert (told["sweep"], told["exit_code"]) == ("long", 130)
+    assert told["resume"] == "python -m orchestrator.sweep --resume long"
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not left_of(ours)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import yaml
@@ -186,3 +187,28 @@ def test_one_that_is_killed_or_left_has_a_document(shared: Path, capsys: pytest.
     told = json.loads(capsys.readouterr().out)
     assert (told["sweep"], told["exit_code"]) == ("tiny", 137)
     assert told["problems"] == ["tiny: ended without a result; go on with the same command"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_here_that_is_ended_says_that_the_sweep_there_runs_on(
+    shared: Path, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    (shared.parent / "home/foml-venv/bin/python").write_text("#!/bin/bash\necho begins >&2\nexec sleep 300\n")
+    follows = remote._tell
+
+    def end(line: str, out: TextIO) -> None:
+        follows(line, out)
+        if line == "begins":
+            os.kill(os.getpid(), number)
+
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(remote, "_tell", end)
+        code = sweep.main(["--cluster", "cluster.yaml", "sweep.yaml", "--json"])
+    try:
+        os.kill(int((shared / "jobs/tiny.pid").read_text()), 0)  # it does
+        told = json.loads(capsys.readouterr().out)
+        again = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json"
+        assert (code, told["exit_code"], told["sweep"], told["resume"]) == (130, 130, "tiny", again)
+        assert told["problems"] == [f"it runs on. Look at it: {again}"]
+    finally:
+        os.killpg(int((shared / "jobs/tiny.pid").read_text()), signal.SIGKILL)
