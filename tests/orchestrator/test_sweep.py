@@ -320,7 +320,7 @@ def test_a_search_that_draws_and_stops(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words", "expected"),
     [
-        (TINY.replace("chunk: 4", "chunk: 0\nseedz: 3"), [], ["sweep.yaml: chunk: must be", "sweep.yaml: seedz: unknown key"]),
+        (TINY.replace("chunk: 4", "chunk: 0\nseedz: 3"), [], ["sweep.yaml: seedz: unknown key", "sweep.yaml: chunk: must be"]),
         (TINY, ["resources.gpus=1"], ["sweep.yaml: resources.gpus: must be at most the 0 that this machine has (got 1.0)"]),
         (TINY, ["resources.cpus=1000"], ["sweep.yaml: resources.cpus: must be at most the"]),
         (TINY, ["stream={name: rainbow_mnist, data: nowhere}"], ["nowhere"]),
