@@ -20,7 +20,7 @@ from orchestrator.errors import ConfigError, fault
 from orchestrator.halt import Halt
 from orchestrator.plan import Plan, Trial
 from orchestrator.progress import Progress
-from orchestrator.ray_health import guarded
+from orchestrator.ray_health import guarded, uncollected
 from orchestrator.ray_start import start_ray
 from orchestrator.search import Search
 from orchestrator.specification import Sweep
@@ -107,7 +107,9 @@ def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Itera
             with nullcontext() if lost is None else guarded(own, lost):
                 yield _found(local=own)
         finally:
-            ray.shutdown()  # no longer guarded: on a busy machine it takes seconds after the control service has gone
+            # No longer guarded: on a busy machine it takes seconds after the control service has gone.
+            with uncollected():
+                ray.shutdown()
 
 
 def _found(local: bool) -> Cluster:

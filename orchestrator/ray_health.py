@@ -7,6 +7,7 @@ and Tune waits for them for ever.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import socket
@@ -48,6 +49,23 @@ def guarded(local: bool, lost: Callable[[str], None]) -> Iterator[None]:
         left.set()
         if not who.acquire(blocking=False):
             threading.Event().wait()  # the process is being ended
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Inside this block, in which Ray is shut down, no thread collects garbage; what there is, is collected before.
+
+    An object reference that another thread destroys while Ray's core goes (the thread of MLflow's writer, say, in which
+    a collection happens to begin) makes Ray end the process, with exit code 1 and without a result.
+    """
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _missing(address: str, raylets: list[int]) -> str:
