@@ -15,6 +15,7 @@ from ray import tune
 
 from orchestrator import chunks, donors, kept, machine, metrics, protocol, provenance, tracking_points, usage
 from orchestrator.disk import told_when_full
+from orchestrator.errors import OrchestratorError
 from orchestrator.legs import Leg
 from orchestrator.pbt import fitness
 from orchestrator.source import Shape, Source, Stack
@@ -82,6 +83,10 @@ class ActorSource:
 def _own(stack: Stack) -> Stack:
     """A copy: Ray's own arrays are read-only, and torch wants others."""
     return Stack(stack.image_ids.copy(), stack.labels.copy())
+
+
+class NotBuiltError(OrchestratorError):
+    """A learner that refuses its options or its stream while it is built."""
 
 
 class LearnerActor(tune.Trainable):  # type: ignore[misc]
@@ -163,16 +168,19 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     def _made(self, values: dict[str, Any]) -> protocol.OnlineProtocol:
         """The protocol at batch 0, its learner with these values."""
         config = self._config
-        return protocol.assemble(
-            self._store,
-            config["learner"],
-            config["options"] | values,
-            config["seeds"],
-            config["batch_size"],
-            config["network"],
-            source=self._source,
-            device=self._device,
-        )
+        try:
+            return protocol.assemble(
+                self._store,
+                config["learner"],
+                config["options"] | values,
+                config["seeds"],
+                config["batch_size"],
+                config["network"],
+                source=self._source,
+                device=self._device,
+            )
+        except (ValueError, OrchestratorError) as error:
+            raise NotBuiltError(" ".join(str(error).split()) or type(error).__name__) from error
 
     def _chunk_of(self, member: str, batches: int) -> chunks.Chunk | None:
         """The newest whole chunk of a member of the population, of at most so many batches."""
@@ -192,7 +200,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
     def step(self) -> dict[str, Any]:
         if not self._begun:
-            self._begin()
+            try:
+                self._begin()
+            except NotBuiltError as error:  # no second attempt would fare better: the trial ends here
+                return {"done": True, "finished": False, "refused": str(error)}
         with self._log.recording():
             return self._step()
 

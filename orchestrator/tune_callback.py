@@ -54,6 +54,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self._writer, self._progress, self._outcome, self._search = writer, progress, outcome, search
         self._metric, self._halt, self._max_failures, self._retries = metric, halt, max_failures, retries
         self.running: set[str] = set()
+        self._refused: dict[str, str] = {}  # by trial's key: why its learner cannot be built
         self._deaths: Counter[str] = Counter()  # by trial's key
         self._objective: dict[str, float] = {}
         self._fitness: dict[str, float] = {}
@@ -65,6 +66,9 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
+        if "refused" in result:
+            self._refused[_key(trial)] = result["refused"]
+            return
         key, curves = _key(trial), result.pop("slice")
         by_seed, usage = result.pop("by_seed"), result.pop("usage")
         for line in result.pop("remarks"):
@@ -97,6 +101,8 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._log(trial, f"stopped by the scheduler at batch {self._outcome.stopped[key]}")
             self._writer.stopped(key, self._outcome.stopped[key])
             self._progress.ended(key, "stopped")
+        elif key in self._refused:
+            self._give_up(trial, self._refused.pop(key))
         elif key in self._fitness:  # a member of a population, at the end of its round
             self._progress.paused(key)
             self._tell_decisions(self._search.paused(self._outcome.plan.trial(key), self._fitness.pop(key)))
@@ -105,7 +111,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self.running.discard(trial.trial_id)
         if self._no_room(trial):
             return  # it has not failed: it goes on when there is room
-        key, failed = _key(trial), self._outcome.failed
+        key = _key(trial)
         # It is handed out anew. Tune's own recovery has no part in this: it tries no trial again whose actor dies, or
         # raises, while it takes the trial over from another one, and counts each round of a member by itself.
         self._deaths[key] += 1
@@ -115,13 +121,18 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._progress.paused(key)
             self._search.again(self._outcome.plan.trial(key))
             return
-        failed[key] = _reason(trial)
-        self._log(trial, f"failed for good: {failed[key]}")
+        self._give_up(trial, _reason(trial))
+
+    def _give_up(self, trial: TuneTrial, reason: str) -> None:
+        """The trial has failed, and is not tried again."""
+        key, failed = _key(trial), self._outcome.failed
+        failed[key] = reason
+        self._log(trial, f"failed for good: {reason}")
         self._progress.ended(key, "failed")
         if self._max_failures is not None and len(failed) > self._max_failures:
             self._halt.ask(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
         if not self._halt.asked.is_set():  # what stops the sweep is to be mended, and then tried again
-            self._tell_decisions(self._search.failed(self._outcome.plan.trial(key), failed[key]))
+            self._tell_decisions(self._search.failed(self._outcome.plan.trial(key), reason))
 
     def _tell_decisions(self, made: bool) -> None:
         if made:

@@ -63,6 +63,11 @@ def resumed(world: Any, name: str, learner: Learner, steps: int, **kwargs: Any) 
     return other
 
 
+def tiny(world: Any, dtype: torch.dtype = torch.float32) -> Any:
+    """The same with pictures next to the smallest that the network takes, of odd sides: for it in its full width."""
+    return replace(world, image_shape=(1, 17, 16) if world.name == "rainbow" else (1, 9, 12), dtype=dtype)
+
+
 def test_predict_changes_nothing(world: Any, name: str) -> None:
     learner = world.quick(name, (0, 1))
     world.drive(learner, 0, MIDDLE)
@@ -158,39 +163,90 @@ def assert_close_by_norm(alone: Any, stack: Any, r: int, path: str = "") -> int:
     return 0
 
 
-def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str) -> None:
-    seeds, steps = (0, 5, 9), 50
-    stack = world.quick(name, seeds)
+@pytest.mark.parametrize(("full", "steps"), [(False, 50), (True, 6)], ids=["general", "hand-written"])
+def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str, full: bool, steps: int) -> None:
+    seeds, world = (0, 5, 9), tiny(world, torch.float64) if full else world
+    stack = world.quick(name, seeds, full)
     world.drive(stack, 0, steps, predict=False)
     together = stack.predict(world.batch(70, seeds).x)
     for r, seed in enumerate(seeds):
-        alone = world.quick(name, (seed,))
+        alone = world.quick(name, (seed,), full)
         world.drive(alone, 0, steps, predict=False)
         logits = alone.predict(world.batch(70, (seed,)).x)
         assert float((logits[0] - together[r]).norm()) <= 1e-9 * float(logits.norm())
         assert assert_close_by_norm(alone.state_dict(), stack.state_dict(), r) > 0
 
 
-def test_saved_in_the_middle_of_a_task_equals_uninterrupted(world: Any, name: str) -> None:
-    whole = world.quick(name, (0, 1))
+BOTH = pytest.mark.parametrize("full", [False, True], ids=["general", "hand-written"])
+"""The general network in float64, and the hand-written one in its full width in float32, as sweeps have it."""
+
+
+@BOTH
+def test_saved_in_the_middle_of_a_task_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
+    world = tiny(world) if full else world
+    whole = world.quick(name, (0, 1), full)
     world.drive(whole, 0, MIDDLE)
-    other = resumed(world, name, whole, MIDDLE)
+    other = resumed(world, name, whole, MIDDLE, full=full)
     x = world.batch(70, (0, 1)).x
     assert torch.equal(other.predict(x), whole.predict(x))
     assert_same_bits(other.state_dict(), whole.state_dict())
-    expected, made = world.drive(whole, MIDDLE, 13), world.drive(other, MIDDLE, 13)
+    stop = 9 if full else 13
+    expected, made = world.drive(whole, MIDDLE, stop), world.drive(other, MIDDLE, stop)
     assert_same_bits(made, expected)
     assert torch.equal(other.predict(x), whole.predict(x))
     assert_same_bits(other.state_dict(), whole.state_dict())
 
 
-def test_saved_between_two_tasks_equals_uninterrupted(world: Any, name: str) -> None:
-    boundary = 2 * world.batches_per_task
-    whole = world.quick(name, (0, 1))
+@BOTH
+def test_saved_between_two_tasks_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
+    world = tiny(world) if full else world
+    boundary = (1 if full else 2) * world.batches_per_task
+    whole = world.quick(name, (0, 1), full)
     world.drive(whole, 0, boundary)
-    other = resumed(world, name, whole, boundary)
-    assert_same_bits(world.drive(other, boundary, 11), world.drive(whole, boundary, 11))
+    other = resumed(world, name, whole, boundary, full=full)
+    stop = boundary + (2 if full else 3)
+    assert_same_bits(world.drive(other, boundary, stop), world.drive(whole, boundary, stop))
     assert_same_bits(other.state_dict(), whole.state_dict())
+
+
+def poison(state: Any, seed: int) -> int:
+    """NaN for one seed of three in every float matrix [3, many] of a state; in how many."""
+    if isinstance(state, dict):
+        return sum(poison(part, seed) for part in state.values())
+    if isinstance(state, list | tuple):
+        return sum(poison(part, seed) for part in state)
+    if (
+        not isinstance(state, Tensor)
+        or not state.is_floating_point()
+        or state.ndim != 2
+        or len(state) != 3
+        or state.shape[1] < 100
+    ):
+        return 0
+    state[seed] = math.nan
+    return 1
+
+
+def test_nan_in_one_seed_never_reaches_the_others(world: Any, name: str) -> None:
+    """Of the hand-written networks in float32; the others' numbers are those of the same stack without the NaN."""
+    world, seeds = tiny(world), (0, 1, 2)
+    well = world.quick(name, seeds, full=True)
+    world.drive(well, 0, MIDDLE)
+    state = stored(well.state_dict())
+    assert poison(state, 1) > 0
+    ill = world.quick(name, seeds, full=True)
+    ill.load_state_dict(state)
+    ill.recall(world.seen(MIDDLE, seeds))
+    lost = False
+    for step in range(MIDDLE, MIDDLE + 4):  # over the boundary after the next two
+        expected, made = world.drive(well, step, step + 1), world.drive(ill, step, step + 1)
+        x = world.batch(70, seeds).x
+        numbers = [*made[0].values(), ill.predict(x)]
+        for good, number in zip([*expected[0].values(), well.predict(x)], numbers, strict=True):
+            assert torch.equal(number[[0, 2]], good[[0, 2]])
+            assert bool(torch.isfinite(good).all())
+        lost |= any(not bool(torch.isfinite(number[1]).all()) for number in numbers)
+    assert lost
 
 
 def test_what_may_change_does_when_a_state_is_taken_over(world: Any, name: str) -> None:
