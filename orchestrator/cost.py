@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, C
 
     A learner that raises is no error here: a run marks its trial as failed, and goes on with the others.
     """
-    torch.set_num_threads(sweep.threads)
+    torch.set_num_threads(min(sweep.threads, os.cpu_count() or 1))
     counted: dict[str, Counted] = {}
     measured: dict[str, Cost] = {}
     costs = {}

@@ -21,9 +21,10 @@ from orchestrator.budget import Ledger, open_ledger
 from orchestrator.cost import Cost, estimate
 from orchestrator.document import FORMAT
 from orchestrator.ending import ALL_WELL, SOME_FAILED
+from orchestrator.errors import ConfigError
 from orchestrator.eta import ANY, Work, seconds_left
 from orchestrator.journal import Journal
-from orchestrator.launch import Cluster, local_gpus
+from orchestrator.launch import Cluster, check_resources, local_gpus
 from orchestrator.plan import Plan, Study, Trial
 from orchestrator.rounds import failed_before
 from orchestrator.schedulers import RunAll
@@ -120,6 +121,15 @@ class Forecast:
         )
 
     @property
+    def beyond(self) -> tuple[str, ...]:
+        """A line for each resource that this machine has not: a cluster may have it."""
+        try:
+            check_resources(self.sweep, *_here(self.sweep), "this machine")
+        except ConfigError as error:
+            return error.faults
+        return ()
+
+    @property
     def exit_code(self) -> int:
         return SOME_FAILED if self.problems else ALL_WELL
 
@@ -168,6 +178,7 @@ class Forecast:
             )
         if self.ledger.limited:
             lines.append(f"budget: {self.ledger.text()}")
+        lines += [f"not on this machine: {line}" for line in self.beyond]
         lines += [f"problem: {line}" for line in self.problems]
         return "\n".join(lines)
 
@@ -193,6 +204,7 @@ class Forecast:
             "checkpoints": kept,
             "checkpoint_bytes": each if kept else 0,
             **self._costs(),
+            "not_on_this_machine": list(self.beyond),
             "problems": list(self.problems),
         }
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
@@ -238,11 +250,16 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = Fal
         if left > 0:
             trial = stand_ins[study.key]
             rows.append(Row(trial, "to be drawn", 0, costs[trial.key], left, study))
-    cpus, gpus = os.cpu_count() or 1, local_gpus() if sweep.document.resources.gpus else 0
+    cpus, gpus = _here(sweep)
     slots = Cluster(cpus, gpus, cpus, gpus, local=True).slots(sweep)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
     ledger = open_ledger(sweep, root, [trial.key for trial in plan.trials] if rerun else ())
     return Forecast(sweep, plan, root, tuple(rows), slots, memory, ledger)
+
+
+def _here(sweep: Sweep) -> tuple[int, int]:
+    """CPUs and GPUs of this machine; GPUs are looked for if the sweep wants any."""
+    return os.cpu_count() or 1, local_gpus() if sweep.document.resources.gpus else 0
 
 
 def _row(trial: Trial, over: Mapping[str, State], costs: Mapping[str, Cost], root: Path | None) -> Row:

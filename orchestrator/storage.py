@@ -8,6 +8,7 @@ to what is at the address before it is read, so a machine that is new to the swe
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from orchestrator.errors import ConfigError, fault
 from orchestrator.place import Place, finished, reached, take
 from orchestrator.plan import sweep_folder
 from streams.address import is_address, joined, shown
@@ -112,9 +114,14 @@ def open_folder(storage: str, name: str) -> tuple[Path, Mirror | None]:
     """The sweep's folder on this machine, and the mirror if it is a copy of what lies at an address.
 
     Raises:
-        ConfigError: the address cannot be read.
+        ConfigError: the address cannot be read, or the path is no folder that can be written or made.
     """
     if not is_address(storage):
+        whole = Path(storage).absolute()
+        there = next(path for path in (whole, *whole.parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            rule = "must be a folder that can be written, or be made"
+            raise ConfigError(fault("storage", "", rule, storage, f"look at {there}"))
         return sweep_folder(storage, name), None
     mirror = Mirror(storage, name)
     mirror.pull()

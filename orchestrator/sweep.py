@@ -26,6 +26,7 @@ from orchestrator.storage import open_folder
 from orchestrator.strict_yaml import COMMAND_LINE, overridden
 from orchestrator.sweep_store import open_store
 from orchestrator.telling import Telling
+from orchestrator.tracking_database import database_path
 from streams.errors import StreamsError
 
 if TYPE_CHECKING:
@@ -94,9 +95,14 @@ def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
 
 
 def forecast(sweep: Sweep, telling: Telling | None = None, rerun: bool = False) -> Forecast:
-    """What `--plan` tells: every trial with its hash, what is done of it (with `rerun` nothing), and its cost."""
+    """What `--plan` tells: every trial with its hash, what is done of it (with `rerun` nothing), and its cost.
+
+    Raises:
+        OrchestratorError, StreamsError: what a run would be refused for, but for what only MLflow or Ray can tell.
+    """
     from orchestrator import forecast
 
+    database_path(sweep.document.tracking.uri)  # its form alone: nothing is made, and no server is asked
     store = open_store(sweep, telling)
     journal = Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash))
     return forecast.forecast(sweep, journal, store, rerun)

@@ -25,6 +25,7 @@ from orchestrator.errors import OrchestratorError, fault
 
 URI_KEY = "tracking.uri"
 DEFAULT_URI = "sqlite:///mlflow.db"
+_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
 # Read by MLflow at every call; what the user has set is left alone.
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # a sweep sends no usage statistics unless asked to
@@ -116,13 +117,17 @@ def database_path(uri: str) -> Path | None:
     """The absolute path of a SQLite URI's file; None for a server or another database.
 
     Raises:
-        TrackingError: for a URI that cannot hold runs: MLflow's file store, a database in memory.
+        TrackingError: for a URI that cannot hold runs: MLflow's file store, a database in memory, a kind of its own.
     """
     scheme, separator, rest = uri.partition("://")
     if uri.startswith("file:") or not separator:
         rule = "must be a database or a server: MLflow keeps no runs in plain folders since 3.13"
         raise TrackingError(fault(URI_KEY, "", rule, uri, f"use {DEFAULT_URI}"))
-    if scheme.partition("+")[0] != "sqlite":
+    kind = scheme.partition("+")[0]
+    if kind not in _SCHEMES:
+        rule = f"must begin with one of {', '.join(_SCHEMES)}"
+        raise TrackingError(fault(URI_KEY, "", rule, uri, f"use {DEFAULT_URI}"))
+    if kind != "sqlite":
         return None
     name = rest.removeprefix("/").partition("?")[0]
     if not rest.startswith("/") or name in ("", ":memory:"):

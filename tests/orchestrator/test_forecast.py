@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from orchestrator import config, cost, sweep
@@ -200,3 +201,26 @@ def test_the_command_prints_one_document_or_one_line(
     told = json.loads(said.out)
     assert (told["exit_code"], told["sweep"]) == (2, None)
     assert told["problems"] == said.err.splitlines() and "chunk: must be" in told["problems"][0]
+
+
+def test_what_a_run_would_be_refused_for_is_refused(folder: Path) -> None:
+    (folder / "a file").write_text("")
+    for words, told in (
+        (["storage=a file"], "storage: must be a folder that can be written, or be made (got a file); look at "),
+        (["tracking.uri=foo://x"], "tracking.uri: must begin with one of sqlite, postgresql, mysql, mssql, http, "),
+        (["tracking.uri=file:///x"], "tracking.uri: must be a database or a server: "),
+    ):
+        done = run_here(folder, "sweep.yaml", "--plan", *words)
+        (line,) = done.stderr.splitlines()
+        assert (done.returncode, line.startswith(told), done.stdout) == (2, True, ""), line
+
+
+def test_a_trial_larger_than_this_machine_is_planned_and_told(folder: Path) -> None:
+    assert forecast_of(folder).beyond == ()
+    large = forecast_of(folder, f"resources.cpus={SLOTS + 1}", f"resources.gpus={local_gpus() + 1}")
+    cpus, gpus = large.beyond
+    assert f"resources.cpus: must be at most the {SLOTS} that this machine has (got {SLOTS + 1}.0)" in cpus
+    assert f"resources.gpus: must be at most the {local_gpus()} that this machine has" in gpus
+    assert f"\nnot on this machine: {cpus}\nnot on this machine: {gpus}" in large.text
+    assert json.loads(large.json)["not_on_this_machine"] == [cpus, gpus] and large.exit_code == 0
+    assert torch.get_num_threads() <= SLOTS
