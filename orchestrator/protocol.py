@@ -30,11 +30,11 @@ import learners
 from learners import devices, networks
 from orchestrator import machine
 from orchestrator.errors import OrchestratorError
+from orchestrator.measuring import batch_of, padded, score, slice_of_curves
 from orchestrator.metrics import Curves
-from orchestrator.source import Shape, Source, Stack, StoreSource
+from orchestrator.source import Shape, Source, StoreSource
 from streams.schedule import Schedule, Sequential
 from streams.store import TaskStore
-from streams.stream import Datapoints
 
 HELD_OUT_AT_ONCE = 256
 """Held-out points predicted in one call, for the sake of memory."""
@@ -140,10 +140,10 @@ class OnlineProtocol:
         evaluations: dict[str, list[float]] = defaultdict(list)
         for start in range(0, stack.labels.shape[1], size):
             at = self.batches + len(by_batch)
-            by_batch[at] = self._one_batch(_batch(self._images, stack, start, start + size))
+            by_batch[at] = self._one_batch(batch_of(self._images, stack, start, start + size))
             self._position += min(size, stack.labels.shape[1] - start)
             self._evaluate_what_is_over(at, evaluations)
-        slice_ = self._measured(by_batch, evaluations)
+        slice_ = slice_of_curves(self._setting.seeds, self.batches, by_batch, evaluations, self._lost)
         slice_.chunks = {
             "batches": np.array([slice_.batches]),
             "time_ms": np.array([time.time_ns() // 1_000_000]),
@@ -164,14 +164,14 @@ class OnlineProtocol:
         held_back = self._source.first_tasks(self.learner.pretrain_tasks)
         starts = range(0, held_back.labels.shape[1], size)
         chosen = starts if batches is None else [starts[at % len(starts)] for at in range(batches)]
-        self.learner.pretrain([_batch(self._images, held_back, start, start + size) for start in chosen])
+        self.learner.pretrain([batch_of(self._images, held_back, start, start + size) for start in chosen])
         self._pretrained = True
         return self._setting.network.gradient_evaluations - before
 
     def batch(self, number: int) -> learners.Batch:
         """A batch of the stream, learned or not."""
         size = self._setting.batch_size
-        return _batch(self._images, self._source.read(number * size, size), 0, size)
+        return batch_of(self._images, self._source.read(number * size, size), 0, size)
 
     def rehearse_evaluation(self) -> None:
         """Predict what is predicted once a task, and keep none of it: to measure what that costs."""
@@ -191,7 +191,7 @@ class OnlineProtocol:
             self.learner.begin_task()
             self._in_task = True
         transfer = self._forward_transfer()
-        error, loss = _score(self.learner.predict(batch.x), batch.y)
+        error, loss = score(self.learner.predict(batch.x), batch.y)
         marks = {name: torch.full_like(error[:, 0], value) for name, value in self._marks.items()}
         self._marks = {}
         measured = {"online_error": error.mean(1), "online_loss": loss.mean(1)}
@@ -248,45 +248,16 @@ class OnlineProtocol:
         """Error and loss per seed on the held-out points of one task each, of the learner or of `predict`."""
         points = self._source.held_out(tasks, split)
         counts = [len(one) for one in points]
-        stack = _padded(points, max(counts))
+        stack = padded(points, max(counts))
         parts = []
         for start in range(0, max(counts), HELD_OUT_AT_ONCE):
-            batch = _batch(self._images, stack, start, start + HELD_OUT_AT_ONCE)
-            parts.append(_score((predict or self.learner.predict)(batch.x), batch.y))
+            batch = batch_of(self._images, stack, start, start + HELD_OUT_AT_ONCE)
+            parts.append(score((predict or self.learner.predict)(batch.x), batch.y))
         error, loss = (torch.cat(column, 1).cpu() for column in zip(*parts, strict=True))
         return (
             [float(error[r, :count].mean()) for r, count in enumerate(counts)],
             [float(loss[r, :count].mean()) for r, count in enumerate(counts)],
         )
-
-    def _measured(self, by_batch: dict[int, dict[str, Tensor]], evaluations: dict[str, list[float]]) -> Curves:
-        """A slice of curves out of one chunk's numbers; a diverged seed's values are NaN from where it diverged."""
-        first = self.batches
-        names = dict.fromkeys(name for values in by_batch.values() for name in values)
-        absent = torch.full((self._setting.replicates,), math.nan)
-        curves = {
-            name: torch.stack([values.get(name, absent).cpu().double() for values in by_batch.values()], 1).numpy()
-            for name in names
-        }
-        reported = {name: np.array([name in values for values in by_batch.values()], dtype=bool) for name in names}
-        diverged = self._lost
-        for name, curve in curves.items():
-            for seed in range(len(diverged)):
-                bad = np.flatnonzero(~np.isfinite(curve[seed]) & reported[name])
-                if len(bad) and not 0 <= diverged[seed] <= first + bad[0]:
-                    diverged[seed] = first + int(bad[0])
-        columns = {
-            name: np.array(column, dtype=np.int64 if name in ("seed", "task", "batch") else np.float64)
-            for name, column in evaluations.items()
-        }
-        for seed, batch in enumerate(diverged):
-            if batch >= 0:
-                for curve in curves.values():
-                    curve[seed, max(0, batch - first) :] = math.nan
-                for name in ("error", "loss", "test_error"):
-                    if name in columns:
-                        columns[name][(columns["seed"] == seed) & (columns["batch"] >= batch)] = math.nan
-        return Curves(list(self._setting.seeds), first, curves, columns, {}, list(diverged))
 
     def state_dict(self) -> dict[str, Any]:
         """All that `advance` depends on, but what the stream has shown: that follows from the position."""
@@ -327,23 +298,3 @@ class OnlineProtocol:
             self.learner.recall(learners.Batch(torch.empty(0), labels.to(self._images.device), ids))
         # Last: recalling and rebuilding the window take gradients anew, which nobody is to be charged for twice.
         self._setting.network.gradient_evaluations = state["gradient_evaluations"]
-
-
-def _batch(images: learners.ImageTable, stack: Stack, start: int, stop: int) -> learners.Batch:
-    ids = torch.from_numpy(stack.image_ids[:, start:stop])
-    return learners.Batch(images.gather(ids), torch.from_numpy(stack.labels[:, start:stop]).to(images.device), ids)
-
-
-def _score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Per datapoint: misclassified (0 or 1), and cross-entropy; [R, B] each."""
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
-    return (logits.argmax(-1) != y).double(), loss.view_as(y).double()
-
-
-def _padded(points: list[Datapoints], count: int) -> Stack:
-    """One stack of equally many points; where a seed has fewer, its first point is repeated (and not counted)."""
-    rows = [np.minimum(np.arange(count), len(one) - 1) for one in points]
-    return Stack(
-        np.stack([one.image_ids[row] for one, row in zip(points, rows, strict=True)]),
-        np.stack([one.labels[row] for one, row in zip(points, rows, strict=True)]),
-    )
