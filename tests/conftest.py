@@ -1,6 +1,7 @@
 """What all tests share: one thread for torch, so that several tests may run at once and sums keep their order."""
 
 import os
+import signal
 
 import pytest
 
@@ -25,13 +26,23 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _one_thread() -> None:
+    """Whatever the test before has left."""
     try:
         import torch
     except ImportError:  # the tests of streams run without it
         return
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> None:
+    """As a command has them that is started from a terminal: a Ray that a test started leaves handlers behind, and whoever
+    started the tests may have had hang-ups ignored, which all commands would inherit."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

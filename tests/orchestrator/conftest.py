@@ -8,18 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from streams import recipes
 from streams.build import build
 from streams.store import TaskStore
 
 BUCKET = "results"
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -386,7 +386,7 @@ def test_every_run_says_where_it_comes_from(
         assert (tags["foml.git_commit"], tags["foml.git_dirty"]) == (commit, dirty)
         assert tags["foml.versions"] == provenance.versions()
         assert tags["foml.hostname"] == socket.gethostname()
-        assert tags["foml.command"].startswith("sweep.py --local sweep.yaml")
+        assert tags["foml.command"].startswith("sweep.py --local ")
         if run_ is not parent:  # the sweep's own run says who wrote it last
             assert tags["foml.command"] == "sweep.py --local sweep.yaml keep_checkpoints=all"
         assert len(tags["foml.store"]) == 64
