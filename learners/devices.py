@@ -1,4 +1,4 @@
-"""What a GPU must be told so that a run on it can be repeated, and agrees with one on the CPU up to rounding."""
+"""What torch must be told so that a run can be repeated, and one on a GPU agrees with one on the CPU up to rounding."""
 
 import os
 
@@ -6,16 +6,17 @@ import torch
 
 
 def settle(device: torch.device | str) -> None:
-    """For the whole process: float32 products in float32 (no TF32), and sums in the same order every time.
+    """For the whole process: sums in the same order every time, and on a GPU float32 products in float32 (no TF32).
 
-    An operation of a user's own network that has no such order warns, and goes on. Nothing is done for the CPU, which
-    keeps to both as it is. cuBLAS reads its part when the process first uses the GPU, so that this comes before.
+    On the CPU, several threads add up some derivatives (of `gather`, of indexing) in the order in which they happen to
+    come. An operation of a user's own network that has no order warns, and goes on. cuBLAS reads its part when the
+    process first uses the GPU, so that this comes before.
     """
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # for debugging; it doubles the writes
     if torch.device(device).type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # for debugging; it doubles the writes

@@ -1,6 +1,8 @@
 """The online protocol: what is scored when, what a learner is told, and that a stop in the middle leaves no trace."""
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -251,6 +253,28 @@ def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, devic
             column
         )
     assert second.curves.chunks["gradient_evaluations"].sum() == whole.curves.chunks["gradient_evaluations"].sum()
+
+
+def test_two_threads_on_a_busy_machine_give_the_same_bits_each_time(store: TaskStore) -> None:
+    """Threads that are held up add up in another order, where torch is not told to keep to one."""
+
+    def measured() -> dict[str, np.ndarray]:
+        run = protocol.assemble(store, "moca", {}, SEEDS)
+        run.advance(1_000)
+        return run.curves.by_batch
+
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    torch.set_num_threads(2)
+    try:
+        first = measured()
+        for _ in range(6):
+            again = measured()
+            assert all(np.array_equal(again[name], first[name], equal_nan=True) for name in first)
+    finally:
+        torch.set_num_threads(1)
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def test_gradient_evaluations_are_counted(store: TaskStore) -> None:
