@@ -3,6 +3,8 @@
 import fcntl
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from mlflow import MlflowClient
 
 from orchestrator import config, tracking_database
 from orchestrator.ending import SOME_FAILED, report_on
@@ -20,9 +23,11 @@ from orchestrator.halt import Halt
 from orchestrator.journal import Journal
 from orchestrator.launch import Outcome
 from orchestrator.plan import Plan
-from orchestrator.tracking_database import await_server, open_existing, prepare
+from orchestrator.tracking_database import TrackingError, await_server, open_existing, prepare
 
 from .made_sweep import free_port, new_database
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("ask", [prepare, open_existing])
@@ -106,3 +111,61 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     assert result.problems[0] == "behind"
     assert "no server answers" in result.problems[1]
     assert result.text.endswith("and writes the report: python -m orchestrator.sweep --resume 'x y'")
+
+
+def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
+    uri = f"sqlite:///{tmp_path}/new folder/mlflow.db"
+    code = "import sys; from orchestrator.tracking_database import prepare; prepare(sys.argv[1], 'one experiment')"
+    command = [sys.executable, "-c", code, uri]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(6)
+    ]
+    assert [(process.communicate()[0], process.returncode) for process in processes] == [(b"", 0)] * 6
+    names = [experiment.name for experiment in MlflowClient(uri).search_experiments()]
+    assert sorted(names) == ["Default", "one experiment"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("./mlruns", "keeps no runs in plain folders since 3.13 (got ./mlruns); use sqlite:///mlflow.db"),
+        ("file:///tmp/mlruns", "keeps no runs in plain folders since 3.13 (got file:///tmp/mlruns)"),
+        ("sqlite://", "must name a file: runs in memory are lost (got sqlite://)"),
+        ("sqlite:///:memory:", "must name a file: runs in memory are lost"),
+        (
+            "sqlite:///{tmp}",
+            "must be a database that can be written (got sqlite:///{tmp}); unable to open database file",
+        ),
+        (
+            "sqlite:///{tmp}/text",
+            "the database is damaged, or is none: file is not a database (got sqlite:///{tmp}/text); move text away",
+        ),
+        ("sqlite:///{tmp}/text/x.db", "must be a database that can be written"),
+        ("http://127.0.0.1:9/", "no server answers ([Errno 111] Connection refused) (got http://127.0.0.1:9/); start "),
+        (
+            "gopher://there",
+            "must begin with one of sqlite, postgresql, mysql, mssql, http, https, databricks (got gopher:",
+        ),
+    ],
+)
+def test_a_uri_that_cannot_serve(uri, told, tmp_path):
+    (tmp_path / "text").write_text("this is not a database, it is a text of more than sixteen bytes" * 100)
+    with pytest.raises(TrackingError) as caught:
+        prepare(uri.format(tmp=tmp_path))
+    line = str(caught.value)
+    assert line.startswith("tracking.uri: ") and told.format(tmp=tmp_path) in line and "\n" not in line
+    assert caught.value.exit_code == 2
+
+
+def test_a_deleted_experiment(tmp_path_factory, tmp_path):
+    tracking_uri = new_database(tmp_path_factory, tmp_path)
+    prepare(tracking_uri, "mine")
+    client = MlflowClient(tracking_uri)
+    number = client.get_experiment_by_name("mine").experiment_id
+    client.delete_experiment(number)
+    with pytest.raises(TrackingError) as caught:
+        prepare(tracking_uri, "mine")
+    assert str(caught.value) == (
+        "tracking.experiment: must not be a deleted one (got 'mine'); "
+        f"mlflow experiments restore -x {number}, or choose another name"
+    )

@@ -1,0 +1,89 @@
+"""What MLflow holds of a made sweep, read back, and whether it is what the sweep has measured."""
+
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator.tracking import Writer
+
+sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
+
+import made_sweep as made
+
+
+class Seen:
+    """What MLflow holds of one experiment, read back by an ordinary client."""
+
+    def __init__(self, uri: str, experiment: str = "experiment") -> None:
+        self.client = MlflowClient(tracking_uri=uri)
+        found = self.client.get_experiment_by_name(experiment)
+        self.location = found.artifact_location
+        self.runs = list(self.client.search_runs([found.experiment_id], max_results=1000))
+
+    def of(self, kind: str) -> list:
+        return [run for run in self.runs if run.data.tags["foml.kind"] == kind]
+
+    def one(self, kind: str, configuration: str | None = None, seed: int | None = None):
+        (run,) = [
+            run
+            for run in self.of(kind)
+            if configuration in (None, run.data.tags.get("foml.configuration"))
+            and (seed is None or run.data.tags.get("foml.seed") == str(seed))
+        ]
+        return run
+
+    def statuses(self) -> Counter:
+        return Counter(run.info.status for run in self.runs)
+
+    def points(self, run) -> dict:
+        """metric → step → (value, time); an assertion that no step is there twice."""
+        out = {}
+        for name in run.data.metrics:
+            history = self.client.get_metric_history(run.info.run_id, name)
+            out[name] = {point.step: (point.value, point.timestamp) for point in history}
+            assert len(out[name]) == len(history), f"{name}: a step twice"
+        return out
+
+
+def assert_seed_runs_hold(uri, sweep, trial, experiment="experiment"):
+    """Every value of the trial's curves, and nothing else, each with the time of its chunk."""
+    seen, whole = Seen(uri, experiment), sweep.whole[trial.key]
+    ends, times = whole.chunks["batches"], whole.chunks["time_ms"]
+
+    def time_of(batch):
+        return next(int(t) for end, t in zip(ends, times, strict=True) if batch < end)
+
+    for row, seed in enumerate(trial.seeds):
+        points = seen.points(seen.one("seed", trial.configuration.hash, seed))
+        for name, curve in whole.by_batch.items():
+            expected = {j: (v, time_of(j)) for j, v in enumerate(curve[row]) if math.isfinite(v)}
+            if name == "distance":  # there is none at batch 0, so its first is at 1
+                expected = {j: point for j, point in expected.items() if j == 1 or j % made.DIAGNOSTICS_EVERY == 0}
+            assert points[name] == expected
+        mine = whole.evaluations["seed"] == row
+        errors, batches = whole.evaluations["error"][mine], whole.evaluations["batch"][mine]
+        assert points["validation_error"] == {
+            t: (e, time_of(j)) for t, (e, j) in enumerate(zip(errors, batches, strict=True))
+        }
+        cumulative = {t: (pytest.approx(np.mean(errors[: t + 1])), time_of(j)) for t, j in enumerate(batches)}
+        assert points["cumulative_error"] == cumulative
+        gradients = whole.chunks["gradient_evaluations"].sum() / (whole.batches * 10)
+        assert points["gradient_evaluations_per_datapoint"] == {0: (gradients, times[-1])}
+        assert points["seconds"] == {0: (whole.chunks["seconds"].sum(), times[-1])}
+        within = whole.by_batch["online_error"][row].reshape(len(batches), -1).mean(axis=0)
+        assert points["adaptation"] == {10 * k: (pytest.approx(v), times[-1]) for k, v in enumerate(within)}
+        assert set(points) == {
+            *whole.by_batch, "validation_error", "cumulative_error", "adaptation", "gradient_evaluations_per_datapoint",
+            "seconds",
+        }  # fmt: skip
+
+
+def writer_of(uri, sweep, experiment="experiment") -> Writer:
+    writer = Writer(uri, experiment, sweep.plan, sweep.root, {"foml.git_commit": "abc"}, 1_699_999_999_000)
+    writer.start()
+    return writer
