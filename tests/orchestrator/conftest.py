@@ -1,4 +1,4 @@
-"""One small store for all tests of the orchestrator, and an S3 server for those of storage."""
+"""What many tests of the orchestrator want: a small store, an empty database of MLflow's, an S3 server."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ import pytest
 from streams import recipes
 from streams.build import build
 from streams.store import TaskStore
+from tests.orchestrator.made_sweep import new_database
 
 BUCKET = "results"
 
@@ -64,3 +65,10 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         return (tmp_path / "storage with space").as_uri()
     address: str = request.getfixturevalue("s3")
     return address
+
+
+@pytest.fixture
+def tracking_uri(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
+    """An MLflow database of the test's own, that holds nothing."""
+    uri: str = new_database(tmp_path_factory, tmp_path)
+    return uri

@@ -4,8 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from orchestrator import config, report
 from orchestrator.ending import ALL_WELL, NOTHING_USABLE, SOME_FAILED, SweepResult, report_on
 from orchestrator.halt import Halt
@@ -20,11 +18,6 @@ import made_sweep as made
 
 GOOD, OTHER = Trial(made.configuration("online"), (0, 1)), Trial(made.configuration("tfs"), (0, 1))
 BROKEN = Trial(made.configuration("online", alpha1=9.0), (0, 1))
-
-
-@pytest.fixture
-def tracking_uri(tmp_path_factory, tmp_path):
-    return made.new_database(tmp_path_factory, tmp_path)
 
 
 def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:

@@ -25,11 +25,6 @@ def sweep_at(root: Path, **change: object) -> made.MadeSweep:
     return made.MadeSweep(root, replace(sweep.plan, resolved=resolved), sweep.whole)
 
 
-@pytest.fixture
-def tracking_uri(tmp_path_factory, tmp_path):
-    return made.new_database(tmp_path_factory, tmp_path)
-
-
 def test_every_difference_to_what_mlflow_has_is_told(tmp_path, tracking_uri):
     identity.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)  # there is no experiment yet
     made.write_all(sweep_at(tmp_path / "A"), tracking_uri)

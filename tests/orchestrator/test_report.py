@@ -34,11 +34,6 @@ FILES = sorted(
 )
 
 
-@pytest.fixture
-def tracking_uri(tmp_path_factory, tmp_path):
-    return made.new_database(tmp_path_factory, tmp_path)
-
-
 def three_learners(root):
     """`tfs` would win, had it not lost a seed; then FOML, then `online`."""
     trials = [

@@ -20,11 +20,6 @@ import made_sweep as made
 NASTY = "Größe 'a' \"b\" ../../d $x"
 
 
-@pytest.fixture
-def tracking_uri(tmp_path_factory, tmp_path):
-    return made.new_database(tmp_path_factory, tmp_path)
-
-
 def expected_points(sweep, stop=None):
     """(configuration, seed, metric, step) → value, straight from the curves."""
     out = {}

@@ -27,11 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def tracking_uri(tmp_path_factory, tmp_path):
-    return made.new_database(tmp_path_factory, tmp_path)
-
-
-@pytest.fixture
 def sweep(tmp_path):
     """FOML and `tfs`, three seeds each."""
     trials = [Trial(made.configuration("foml", K=5), (0, 1, 2)), Trial(made.configuration("tfs"), (0, 1, 2))]

@@ -157,8 +157,7 @@ def test_a_uri_that_cannot_serve(uri, told, tmp_path):
     assert caught.value.exit_code == 2
 
 
-def test_a_deleted_experiment(tmp_path_factory, tmp_path):
-    tracking_uri = new_database(tmp_path_factory, tmp_path)
+def test_a_deleted_experiment(tracking_uri):
     prepare(tracking_uri, "mine")
     client = MlflowClient(tracking_uri)
     number = client.get_experiment_by_name("mine").experiment_id
