@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _measure(trials: int) -> int:
-    from orchestrator import execution, sweep, tracking, tune_callback
+    from orchestrator import execution, sweep_api, tracking, tune_callback
 
     memory: list[float] = []  # KB held by the driver as each trial ends
     ends: list[float] = []
@@ -54,7 +54,7 @@ def _measure(trials: int) -> int:
     execution.run_trials = _with_idle(execution.run_trials)
 
     began, cpu = _now(), resource.getrusage(resource.RUSAGE_SELF)
-    result = sweep.run_sweep(
+    result = sweep_api.run_sweep(
         {
             "name": "many",
             "stream": {"name": "rainbow_digits", "tasks": 2, "train": 100, "validation": 12, "test": 12},

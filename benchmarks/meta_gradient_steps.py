@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from learners.architectures import NETWORKS
 from learners.batch import Batch
 from learners.meta_gradient import OnlineStep, adjoint, online_step
-from learners.networks import NETWORKS, build, cross_entropy
+from learners.network_build import build
+from learners.networks import cross_entropy
 from learners.optim import make
 from learners.tangent import TangentNetwork
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import learners
-from learners.networks import RainbowNet
+from learners.architectures import RainbowNet
 from orchestrator.source import StoreSource
 from streams import recipes
 from streams.build import cached

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 import learners
-from learners.networks import build, cross_entropy
+from learners.network_build import build
+from learners.networks import cross_entropy
 from orchestrator.source import StoreSource
 from streams import recipes
 from streams.build import cached

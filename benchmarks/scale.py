@@ -42,11 +42,11 @@ CHUNK, SEEDS = 40, 10
 
 def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
     """Run one sweep here. Returns what this process used, and how much of everything there was."""
-    from orchestrator import report, tracking
+    from orchestrator import report_write, tracking
 
     used: dict[str, int] = {}
     results = points = 0
-    real_send, real_report = tracking.Writer.results, report.write_report
+    real_send, real_report = tracking.Writer.results, report_write.write_report
 
     def counted(self: tracking.Writer, key: str, curves: Any) -> None:
         nonlocal results, points
@@ -61,8 +61,8 @@ def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
         return real_report(*words, **more)
 
     tracking.Writer.results = counted  # type: ignore[method-assign]
-    report.write_report = before_report
-    from orchestrator import sweep as sweeps
+    report_write.write_report = before_report
+    from orchestrator import sweep_api as sweeps
 
     sweeps.run_sweep(
         {
@@ -100,7 +100,7 @@ def stream_actor() -> Iterator[str]:
     """What one stream actor serves, and what a result weighs on the network."""
     import ray
 
-    from orchestrator.launch import ray_running
+    from orchestrator.ray_start import ray_running
     from orchestrator.stream_actors import StreamActors, own_stream_actor
     from streams import build
     from streams.rainbow import RainbowDigits

@@ -18,7 +18,7 @@ import torch
 
 from learners import Batch, ImageTable, Learner, Setting, create, names
 from learners.devices import settle
-from learners.networks import build
+from learners.network_build import build
 
 N, CLASSES, PICTURES, TASK, SHAPE = 10, 10, 2000, 9, (3, 28, 28)
 

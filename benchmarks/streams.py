@@ -34,15 +34,15 @@ import torch
 import learners
 from orchestrator import protocol
 from orchestrator.actors import ActorSource
-from orchestrator.launch import ray_running
+from orchestrator.ray_start import ray_running
 from orchestrator.source import Shape, Source, Stack, StoreSource
 from orchestrator.stream_actors import StreamActors, own_stream_actor
 from streams import build
+from streams.class_tasks import SingleTasks
 from streams.online_cifar100 import FOLDER, OnlineCifar100
 from streams.rainbow import RainbowDigits
 from streams.recipe import Collected, Progress, location, number, silent
 from streams.schedule import Sequential
-from streams.singles import SingleTasks
 from streams.store import TaskStore
 from streams.stream import Datapoints, Stream
 

@@ -27,12 +27,12 @@ def marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def main() -> int:
     mark("the interpreter runs")
-    from orchestrator import config, execution, launch, sweep, tracking_database
+    from orchestrator import config, execution, ray_start, sweep, tracking_database
 
     mark("the command is imported")
     config.load = marked(config.load, "the configuration is checked (imports torch)")
     execution.open_store = marked(execution.open_store, "the store is open")
-    launch._found = marked(launch._found, "Ray is up")
+    ray_start._found = marked(ray_start._found, "Ray is up")
     tracking_database.prepare = marked(tracking_database.prepare, "MLflow has its database (imports mlflow)")
     run_trials = execution.run_trials
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from learners import devices, networks, registry
+from learners import devices, network_build, registry
 from learners.base import Learner, Setting
 
 FORMAT = 1
@@ -112,7 +112,7 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
 
 
 def _restored(content: dict[str, Any], device: torch.device | str) -> Learner:
-    network = networks.build(
+    network = network_build.build(
         content["network"],
         content["image_shape"],
         content["classes"],

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from learners.architectures import EmbeddingNet
 from learners.seeding import torch_seed
 
 Loss = Callable[[Tensor], Tensor]
@@ -38,72 +37,6 @@ class CrossEntropy:
         replicates, count, classes = logits.shape
         each = F.cross_entropy(logits.reshape(-1, classes), self.y.reshape(-1), reduction="none")
         return each.reshape(replicates, count).mean(1)
-
-
-class EmbeddingNet(nn.Module):
-    """A network in two parts: `embed` gives features [B, F], `head` turns them into logits [B, C].
-
-    A network of the user's own subclasses this, sets `features` (F) and defines `embed` and `head`.
-    """
-
-    features: int
-    head: nn.Module
-
-    def embed(self, x: Tensor) -> Tensor:
-        raise TypeError(f"{type(self).__name__} must define embed(x)")
-
-    def forward(self, x: Tensor, features_only: bool = False) -> Tensor:
-        features = self.embed(x)
-        return features if features_only else self.head(features)
-
-
-class RainbowNet(EmbeddingNet):
-    """4 × (3×3 convolution, ReLU, 2×2 max-pool), average pool, linear (paper, appendix A.1)."""
-
-    filters = (32, 32, 64, 64)
-
-    def __init__(self, image_shape: Sequence[int], classes: int) -> None:
-        super().__init__()
-        if min(image_shape[-2:]) < 16:
-            raise ValueError(f"images must be at least 16x16 pixels for this network, got {list(image_shape[-2:])}")
-        widths = (image_shape[-3], *self.filters)
-        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(widths))
-        self.features = self.filters[-1]
-        self.head = nn.Linear(self.features, classes)
-
-    def embed(self, x: Tensor) -> Tensor:
-        for convolution in self.convolutions:
-            x = F.max_pool2d(F.relu(convolution(x)), 2)
-        return x.mean((-2, -1))
-
-
-class SiameseNet(EmbeddingNet):
-    """7 × (3×3 convolution, ReLU, batch norm), max-pool after every second; squared difference, linear (appendix A.2).
-
-    Takes pairs [B, 2, C, H, W]; both branches go through as one batch of 2B, so that they share batch statistics.
-    """
-
-    filters = (32, 32, 32, 64, 64, 64, 128)
-
-    def __init__(self, image_shape: Sequence[int], classes: int) -> None:
-        super().__init__()
-        if min(image_shape[-2:]) < 8:
-            raise ValueError(f"images must be at least 8x8 pixels for this network, got {list(image_shape[-2:])}")
-        widths = (image_shape[-3], *self.filters)
-        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(widths))
-        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in self.filters)
-        self.features = self.filters[-1]
-        self.head = nn.Linear(self.features, classes)
-
-    def embed(self, x: Tensor) -> Tensor:
-        pairs = x.shape[0]
-        x = x.flatten(0, 1)
-        for depth, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
-            x = norm(F.relu(convolution(x)))
-            if depth % 2 == 1:
-                x = F.max_pool2d(x, 2)
-        x = x.mean((-2, -1)).unflatten(0, (pairs, 2))
-        return (x[:, 0] - x[:, 1]).square()
 
 
 class TrainingPass:
@@ -260,19 +193,3 @@ def _unflatten(flat: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]
     return {
         name: piece.reshape(flat.shape[0], *shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
-
-
-NETWORKS: dict[str, Callable[[Sequence[int], int], EmbeddingNet]] = {"rainbow": RainbowNet, "siamese": SiameseNet}
-
-
-def build(name: str, image_shape: Sequence[int], classes: int, *, tangent: bool = True, **where: Any) -> Network:
-    """The network called `name` for images of (C, H, W); `where` is `device` and `dtype`.
-
-    With `tangent` its training passes are the hand-written ones of `learners.tangent`, else autograd's: equal values.
-    """
-    if name not in NETWORKS:
-        raise ValueError(f"network must be one of {', '.join(sorted(NETWORKS))} (got {name})")
-    from learners import tangent as by_hand  # here, because it is built on this file
-
-    kind = by_hand.KINDS.get(name, Network) if tangent else Network
-    return kind(lambda: NETWORKS[name](image_shape, classes), **where)

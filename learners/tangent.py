@@ -17,16 +17,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from learners.networks import (
-    CrossEntropy,
-    EmbeddingNet,
-    EmbeddingPass,
-    Loss,
-    Network,
-    RainbowNet,
-    TrainingPass,
-    _unflatten,
-)
+from learners.architectures import EmbeddingNet, RainbowNet
+from learners.networks import CrossEntropy, EmbeddingPass, Loss, Network, TrainingPass, _unflatten
 from learners.tangent_rainbow import RainbowStages, RainbowSweeps
 from learners.tangent_recorded import Recorder
 from learners.tangent_siamese import SiameseSweeps

@@ -13,9 +13,10 @@ import numpy as np
 import ray
 from ray import tune
 
-from orchestrator import chunks, donors, kept, machine, metrics, protocol, provenance, tracking_points, usage
-from orchestrator.disk import told_when_full
-from orchestrator.errors import OrchestratorError
+from orchestrator import chunks, donors, kept, machine, metrics, protocol, provenance, tracking_points
+from orchestrator import curves as orchestrator_curves
+from orchestrator import machine as usage
+from orchestrator.errors import OrchestratorError, told_when_full
 from orchestrator.legs import Leg
 from orchestrator.pbt import fitness
 from orchestrator.source import Shape, Source, Stack
@@ -250,7 +251,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             self._open()  # a chunk file was damaged, and an earlier stage had to be learned again
         return result
 
-    def _tell(self, slice_: metrics.Curves, by_seed: dict[str, np.ndarray]) -> None:
+    def _tell(self, slice_: orchestrator_curves.Curves, by_seed: dict[str, np.ndarray]) -> None:
         """A line in the trial's log for every seed that is lost, and for how far the trial is."""
         run, first = self._protocol, slice_.first_batch
         for seed, at in zip(run.curves.seeds, run.curves.diverged, strict=True):
@@ -287,7 +288,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         """Nothing: the first step reads the newest chunk file."""
 
 
-def _objectives(curves: metrics.Curves) -> dict[str, np.ndarray]:
+def _objectives(curves: orchestrator_curves.Curves) -> dict[str, np.ndarray]:
     """What a searcher may look at, by seed [R]; left out while there is no value."""
     found = {metric: metrics.objective(curves, metric) for metric in ("online_error", *tracking_points.BY_TASK)}
     return {metric: values for metric, values in found.items() if values is not None}

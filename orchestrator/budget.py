@@ -13,49 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field
-
-from orchestrator.errors import fault
-from orchestrator.schemas import STRICT
+from orchestrator.specification import Budget, Price
 
 if TYPE_CHECKING:
     from orchestrator.specification import Sweep
-
-
-class Price(BaseModel):
-    """What an hour costs. ``cpu_hour``: of each CPU of a trial, beside its GPUs if it has any."""
-
-    model_config = STRICT
-
-    gpu_hour: float = Field(default=0, ge=0)
-    cpu_hour: float = Field(default=0, ge=0)
-    currency: str = Field(default="USD", min_length=1, max_length=12)
-
-
-class Budget(BaseModel):
-    """Where no further trial is started: `hours` of GPU (of CPU where trials have no GPU), or `money`."""
-
-    model_config = STRICT
-
-    hours: float | None = Field(default=None, gt=0)
-    money: float | None = Field(default=None, gt=0)
-
-
-def check_budget(budget: Budget | None, price: Price | None, gpus: float, file: str) -> list[str]:
-    """What is wrong with a budget and a price together, one line each."""
-    found = []
-    if budget is not None and budget.hours is None and budget.money is None:
-        found.append(fault(file, "budget", "must have hours, money or both"))
-    if budget is not None and budget.money is not None and price is None:
-        remedy = "give price.gpu_hour" if gpus else "give price.cpu_hour"
-        found.append(fault(file, "budget.money", "needs a price", budget.money, remedy))
-    if price is not None:
-        unit = "gpu_hour" if gpus else "cpu_hour"
-        if not getattr(price, unit) and not (gpus and price.cpu_hour):
-            rule = f"must be given where resources.gpus is {gpus:g}"
-            remedy = "" if gpus else "or set resources.gpus"
-            found.append(fault(file, f"price.{unit}", rule, f"{getattr(price, unit):g}", remedy))
-    return found
 
 
 @dataclass(frozen=True)

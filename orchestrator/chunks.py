@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from learners.checkpoint import check_whole
+from orchestrator.curves import Curves
 from orchestrator.errors import OrchestratorError
-from orchestrator.metrics import Curves
 
 FORMAT = 1
 KEPT = 2

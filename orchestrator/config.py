@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from orchestrator.budget import check_budget
 from orchestrator.errors import ConfigError, fault
-from orchestrator.option_rules import check_options, facts
-from orchestrator.schedulers import SCHEDULERS, Scheduler, check_scheduler
+from orchestrator.option_rules import check_budget, check_options, check_scheduler, facts
+from orchestrator.schedulers import SCHEDULERS, Scheduler
 from orchestrator.schemas import model_of, rules
 from orchestrator.spaces import is_space, read_space
 from orchestrator.specification import Document, LearnerSpec, Search, Sweep

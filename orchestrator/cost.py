@@ -15,8 +15,7 @@ import torch
 from learners import checkpoint
 from orchestrator import chunks, kept, protocol
 from orchestrator.counted import Counted, count, one_pass, pretraining_steps, warm_up
-from orchestrator.disk import is_full
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, is_full
 from orchestrator.plan import Configuration, Trial, canonical
 from orchestrator.source import Shape, StoreSource
 from orchestrator.specification import Sweep

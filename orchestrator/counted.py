@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import learners
-from learners import networks
+from learners import architectures, networks
 from orchestrator import protocol
 from orchestrator.source import StoreSource
 from streams.schedule import Schedule
@@ -46,7 +46,7 @@ class Counted:
         return self.pretraining + self.updates + self.ends
 
 
-class _Tiny(networks.EmbeddingNet):
+class _Tiny(architectures.EmbeddingNet):
     """One layer on the pictures' mean colours."""
 
     def __init__(self, colours: int, classes: int) -> None:

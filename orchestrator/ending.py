@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from orchestrator.disk import DiskFullError, full_line, is_full
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import DiskFullError, OrchestratorError, full_line, is_full
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
-from orchestrator.launch import Outcome
+from orchestrator.outcome import Outcome
 from orchestrator.plan import sweep_folder
 from orchestrator.specification import Sweep
 from orchestrator.strict_yaml import parsed
 
 if TYPE_CHECKING:
-    from orchestrator.report import Report
+    from orchestrator.report_write import Report
 
 ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit codes; `orchestrator.sweep` says when each is."""
@@ -87,13 +86,13 @@ def report_on(
     sweep: Sweep, journal: Journal, outcome: Outcome, failed: list[str], lacking: list[str], halt: Halt
 ) -> SweepResult:
     """Report on what MLflow has. `failed`, `lacking`: a line for each trial that failed, and for what MLflow lacks."""
-    from orchestrator import report, tracking
+    from orchestrator import report_write, tracking
 
     uri, mirror = sweep.document.tracking.uri, journal.mirror
     root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here too
     shown = root if mirror is None else mirror.shown
     try:
-        written = report.write_report(sweep.name, uri, root / "report", sweep.experiment)
+        written = report_write.write_report(sweep.name, uri, root / "report", sweep.experiment)
         if mirror is not None:
             mirror.push_report(root / "report")
     except OrchestratorError as error:

@@ -10,24 +10,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator import identity, provenance
+from orchestrator import provenance, run_tree
 from orchestrator.budget import open_ledger
-from orchestrator.disk import DiskFullError, full_line, is_full
 from orchestrator.ending import INTERRUPTED, SweepResult, begun, report_on, resume_command
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import DiskFullError, OrchestratorError, full_line, is_full
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
-from orchestrator.launch import (
-    Outcome,
-    check_resources,
-    local_gpus,
-    prepare_environment,
-    ray_running,
-    run_trials,
-)
+from orchestrator.launch import run_trials
+from orchestrator.outcome import Outcome
 from orchestrator.planning import make_plan
 from orchestrator.progress import Progress
 from orchestrator.ray_health import output_to
+from orchestrator.ray_start import check_resources, local_gpus, prepare_environment, ray_running
 from orchestrator.rounds import failed_before, set_aside, write_schedules
 from orchestrator.schedulers import RunAll
 from orchestrator.search import Search
@@ -35,9 +29,9 @@ from orchestrator.source import StoreSource
 from orchestrator.specification import Sweep
 from orchestrator.storage import open_folder
 from orchestrator.sweep_store import open_store
-from orchestrator.telling import Telling
 from orchestrator.tracking_database import await_server, first_line
 from orchestrator.watcher import end_descendants
+from orchestrator.words import Telling
 from streams.store import TaskStore
 
 if TYPE_CHECKING:
@@ -48,7 +42,7 @@ RAY_LOG = "ray.log"
 
 
 def execute(sweep: Sweep, local: bool, rerun: bool, telling: Telling) -> SweepResult:
-    """Run a checked sweep to its end; for the arguments and the errors see `orchestrator.sweep.run_sweep`."""
+    """Run a checked sweep to its end; for the arguments and the errors see `orchestrator.sweep_api.run_sweep`."""
     halt = Halt()
     with halt.signals():
         return _execute(sweep, local, rerun, halt, telling)
@@ -60,7 +54,7 @@ def _execute(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Tellin
     prepare_environment(local)
     if local:  # a cluster is asked once it is connected
         check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
-    store = open_store(sweep, telling)
+    store = open_store(sweep, telling.building())
     root, mirror = open_folder(sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
 
@@ -68,7 +62,7 @@ def _execute(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Tellin
 
     uri = sweep.document.tracking.uri
     tracking.prepare(uri)
-    identity.check_tracked(uri, sweep.experiment, journal.plan)
+    run_tree.check_tracked(uri, sweep.experiment, journal.plan)
     with journal.locked(telling.say):
         # Once more: another command may have run this sweep to its end since.
         if mirror is not None:

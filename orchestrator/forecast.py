@@ -22,14 +22,14 @@ from orchestrator.cost import Cost, estimate
 from orchestrator.document import FORMAT
 from orchestrator.ending import ALL_WELL, SOME_FAILED
 from orchestrator.errors import ConfigError
-from orchestrator.eta import ANY, Work, seconds_left
 from orchestrator.journal import Journal
-from orchestrator.launch import Cluster, check_resources, local_gpus
+from orchestrator.machine import size
 from orchestrator.plan import Plan, Study, Trial
+from orchestrator.progress import ANY, Work, seconds_left
+from orchestrator.ray_start import Cluster, check_resources, local_gpus
 from orchestrator.rounds import failed_before
 from orchestrator.schedulers import RunAll
 from orchestrator.specification import Sweep
-from orchestrator.usage import size
 from streams.store import TaskStore
 
 State = Literal["waiting", "begun", "finished", "stopped", "failed", "to be drawn"]

@@ -42,7 +42,7 @@ def reference(
 
     Args:
         store: where the points are.
-        network: as `learners.networks.build` makes it.
+        network: as `learners.network_build.build` makes it.
         seeds: fitted side by side.
         schedule: must have sharp boundaries.
         batch_size: N.

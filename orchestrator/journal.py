@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import identity
 from orchestrator.claim import claimed
-from orchestrator.disk import DiskFullError, full_line, is_full
-from orchestrator.errors import ConfigError, fault
+from orchestrator.errors import ConfigError, DiskFullError, fault, full_line, is_full
 from orchestrator.plan import Plan, Trial, short_hash
 from orchestrator.storage import Mirror
 

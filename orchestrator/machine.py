@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import resource
+import shutil
 import socket
+import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _CPUS = Path("/proc/cpuinfo")
@@ -18,6 +24,8 @@ _CPUS = Path("/proc/cpuinfo")
 
 def facts(device: torch.device) -> dict[str, str]:
     """Tags that say where a trial runs: host, device as torch sees it, threads."""
+    import torch
+
     return {
         "foml.hostname": socket.gethostname(),
         "foml.device": device_name(device),
@@ -28,6 +36,8 @@ def facts(device: torch.device) -> dict[str, str]:
 
 def device_name(device: torch.device) -> str:
     """The GPU's name, or the CPU's with the instructions that torch uses on it."""
+    import torch
+
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return f"{cpu_name()} ({torch.backends.cpu.get_cpu_capability()})"
@@ -47,6 +57,8 @@ def begin_peaks(device: torch.device) -> None:
     with suppress(OSError):
         _RESET.write_text("5")
     if device.type == "cuda":
+        import torch
+
         torch.cuda.reset_peak_memory_stats(device)
 
 
@@ -62,4 +74,71 @@ def peak_memory() -> int:
 
 def peak_gpu_memory(device: torch.device) -> float:
     """Peak of what torch had allocated on the GPU in bytes; NaN on a CPU."""
-    return float(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else math.nan
+    if device.type != "cuda":
+        return math.nan
+    import torch
+
+    return float(torch.cuda.max_memory_allocated(device))
+
+
+_QUERY = "--query-gpu=utilization.gpu,memory.used,memory.total"
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine. ``busy``: share of the time, None if it does not say; ``used``, ``total``: bytes."""
+
+    busy: float | None
+    used: int
+    total: int
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process that is in use now; None where there is no `/proc`."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def machine_bytes() -> int | None:
+    """Memory of this machine."""
+    with suppress(OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def gpu_bytes(gpu: bool) -> int:
+    """What torch has taken of this process's GPU; 0 where it has none."""
+    if not gpu:
+        return 0
+    import torch
+
+    return int(torch.cuda.memory_reserved())
+
+
+def gpus(timeout: float = 2.0) -> list[Gpu]:
+    """The GPUs of this machine as `nvidia-smi` shows them, which comes with their driver; none where there is none."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    words = [command, _QUERY, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=True)
+        return [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+
+
+def _gpu(line: str) -> Gpu:
+    busy, used, total = (word.strip() for word in line.split(","))
+    return Gpu(int(busy) / 100 if busy.isdigit() else None, int(used) * _MIB, int(total) * _MIB)
+
+
+def size(count: float) -> str:
+    """Bytes as people say them.
+
+    >>> size(640e6), size(1.53e9)
+    ('640 MB', '1.5 GB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import learners
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from orchestrator.source import Stack
 from streams.stream import Datapoints
 

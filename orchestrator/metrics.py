@@ -8,92 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-
-@dataclass
-class Curves:
-    """What one stack of seeds has been measured at, from batch `first_batch` on.
-
-    ``by_batch``: name → float64 [R, J]: ``online_error``, ``online_loss`` (both before learning from the batch) and
-    every diagnostic of the learner; ``forward_transfer``, which has a value at a task's first batch alone.
-    ``evaluations``: one row per held-out evaluation, as columns of equal length:
-    ``seed`` (index into seeds), ``task`` (how many tasks this seed had been evaluated on before), ``batch`` (index of
-    the last batch learned before), ``error`` and ``loss`` on the validation set, ``test_error``. ``chunks``: one row a
-    chunk: ``batches`` (index of the batch after it), ``time_ms`` (since the epoch), ``seconds``,
-    ``gradient_evaluations`` (per seed, summed over its points), ``peak_memory`` and ``peak_gpu_memory`` (bytes, the
-    most that the process has held since the trial began there; NaN without a GPU). ``diverged``: per seed the batch at
-    which a loss or a diagnostic was first not finite, −1 if none was; from there on all its values are NaN.
-    """
-
-    seeds: list[int]
-    first_batch: int = 0
-    by_batch: dict[str, np.ndarray] = field(default_factory=dict)
-    evaluations: dict[str, np.ndarray] = field(default_factory=dict)
-    chunks: dict[str, np.ndarray] = field(default_factory=dict)
-    diverged: list[int] = field(default_factory=list)
-
-    def __repr__(self) -> str:
-        """Short: Tune writes every result into messages that nobody reads, and whole arrays take their time."""
-        return f"Curves(seeds={self.seeds}, batches {self.first_batch} to {self.batches})"
-
-    def __post_init__(self) -> None:
-        self.diverged = self.diverged or [-1] * len(self.seeds)
-
-    @property
-    def batches(self) -> int:
-        """Index of the batch after the last one measured."""
-        return self.first_batch + max((a.shape[1] for a in self.by_batch.values()), default=0)
-
-    def extend(self, later: Curves) -> None:
-        """Append a slice that begins where these curves end; ValueError if it does not."""
-        if later.first_batch != self.batches or later.seeds != self.seeds:
-            raise ValueError(
-                f"a slice must begin at batch {self.batches} with seeds {self.seeds}, "
-                f"but got batch {later.first_batch} with seeds {later.seeds}"
-            )
-        before, after = self.batches - self.first_batch, later.batches - later.first_batch
-        for name in {**self.by_batch, **later.by_batch}:
-            parts = [
-                part.by_batch.get(name, np.full((len(self.seeds), count), math.nan))
-                for part, count in ((self, before), (later, after))
-            ]
-            self.by_batch[name] = np.concatenate(parts, axis=1)
-        for mine, others in ((self.evaluations, later.evaluations), (self.chunks, later.chunks)):
-            before, after = (max(map(len, columns.values()), default=0) for columns in (mine, others))
-            for name in {**mine, **others}:  # what one part has and the other lacks (an older version wrote it) is NaN
-                parts = [mine.get(name, np.full(before, math.nan)), others.get(name, np.full(after, math.nan))]
-                mine[name] = np.concatenate([part for part in parts if len(part)] or parts)
-        self.diverged = [
-            first if first >= 0 else then for first, then in zip(self.diverged, later.diverged, strict=True)
-        ]
-
-    def since(self, batch: int) -> Curves:
-        """The part from this batch on (a chunk that straddles it counts as later)."""
-        cut = max(0, batch - self.first_batch)
-        evaluated = self.evaluations["batch"] >= batch if self.evaluations else None
-        chunked = self.chunks["batches"] > batch if self.chunks else None
-        return Curves(
-            self.seeds,
-            self.first_batch + cut,
-            {name: curve[:, cut:] for name, curve in self.by_batch.items()},
-            {name: column[evaluated] for name, column in self.evaluations.items()},
-            {name: column[chunked] for name, column in self.chunks.items()},
-            list(self.diverged),
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "seeds": self.seeds,
-            "first_batch": self.first_batch,
-            "by_batch": self.by_batch,
-            "evaluations": self.evaluations,
-            "chunks": self.chunks,
-            "diverged": self.diverged,
-        }
+from orchestrator.curves import Curves
 
 
 def held_out(curves: Curves, column: str = "error") -> np.ndarray:

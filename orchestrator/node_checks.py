@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import nodes
-from orchestrator.findings import Finding, ill, well
-from orchestrator.launch import ray_running
 from orchestrator.nodes import Node
 from orchestrator.place import is_there, marked
+from orchestrator.ray_start import ray_running
 from orchestrator.specification import Sweep
 from streams.address import shown
 
@@ -133,3 +132,19 @@ def _ask(found: list[Node], storage: str, marker: str) -> Iterator[Finding]:
             yield well(
                 f"node {node.address}: {node.cpus:g} CPUs, {node.gpus:g} GPUs; versions, clock and storage agree"
             )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a look came to, in one line; a fault's line says what to do."""
+
+    well: bool
+    text: str
+
+
+def well(text: str) -> Finding:
+    return Finding(True, text)
+
+
+def ill(text: str) -> Finding:
+    return Finding(False, text)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from orchestrator.schedulers import PbtOptions
 from orchestrator.spaces import Space
 

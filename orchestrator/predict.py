@@ -24,7 +24,7 @@ import numpy as np
 
 from orchestrator import kept
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.one_run import find
+from orchestrator.results import find
 from orchestrator.run_tree import PARENT
 from orchestrator.tracking_database import DEFAULT_URI, first_line, open_existing
 from streams.decode import read_picture

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 import learners
-from learners import devices, networks
+from learners import devices, network_build, networks
 from orchestrator import machine
+from orchestrator.curves import Curves
 from orchestrator.errors import OrchestratorError
 from orchestrator.measuring import batch_of, padded, score, slice_of_curves
-from orchestrator.metrics import Curves
 from orchestrator.source import Shape, Source, StoreSource
 from streams.schedule import Schedule, Sequential
 from streams.store import TaskStore
@@ -61,7 +61,7 @@ def assemble(
     images = image_table(store, device, dtype)
     name = network or {1: "rainbow", 2: "siamese"}[store.images_per_datapoint]
     source = source or StoreSource(store, seeds, schedule or Sequential())
-    made = networks.build(name, store.shape, store.classes, device=device, dtype=dtype)
+    made = network_build.build(name, store.shape, store.classes, device=device, dtype=dtype)
     its_setting = setting(source.shape(), made, seeds, batch_size, store.classes, images)
     return OnlineProtocol(learners.create(learner, options, its_setting), source)
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import os
+import secrets
 import signal
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.errors import OrchestratorError
+from orchestrator import nodes
+from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.halt import SIGNALS
+from orchestrator.ray_health import guarded, uncollected
+from orchestrator.specification import Sweep
+from orchestrator.watcher import watched
 
 
 def start_ray(address: str | None) -> None:
@@ -82,3 +91,128 @@ def _no_handler_of_rays() -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = own
+
+
+# Read by Ray when it is imported or started; set before either.
+_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # one writer: ours
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours finishes the chunk
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": "100000000",  # Tune's own state is never read again
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a trial without GPUs sees none
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # a SIGTERM is ours to handle, and no failure
+    "RAY_gcs_server_port_wait_time_s": "120",  # not 30: a machine may be busy
+    # Not 60: Ray ends a process from which its control service has gone, and ours has a sweep to end in order.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The Ray that a sweep runs on. `local`: started by this command, and gone with it.
+
+    `cpus` and `gpus`: of all nodes together, those included that its autoscaler may start. `node_cpus`, `node_gpus`:
+    the most that one node has.
+    """
+
+    cpus: float
+    gpus: float
+    node_cpus: float
+    node_gpus: float
+    local: bool
+
+    def slots(self, sweep: Sweep) -> int:
+        """How many learner actors fit at once."""
+        wanted = sweep.document.resources
+        by_cpu = _fit(self.cpus, wanted.cpus)
+        return max(1, min(by_cpu, _fit(self.gpus, wanted.gpus)) if wanted.gpus else by_cpu)
+
+
+def _fit(there: float, each: float) -> int:
+    return int(there / each + 1e-9)  # 200 times 0.01 are 2
+
+
+def prepare_environment(local: bool) -> None:
+    """Settings that Ray reads from the environment, for this process; what the user has set is left alone."""
+    for key, value in _ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+    # A token for our own Ray alone, and on no disk: left to itself, Ray writes one into the home folder, and a token
+    # found there changes how every later Ray starts. Ray reads both when it is imported, so not after that.
+    if local and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+@contextmanager
+def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Iterator[Cluster]:
+    """Ray for this block: the running cluster if there is one and `local` is false, else one of our own.
+
+    If it is gone of a sudden, `lost` is told, and has to end the process; see `ray_health.guarded`.
+
+    Raises:
+        OrchestratorError: `RAY_ADDRESS` names a cluster that does not answer.
+    """
+    prepare_environment(local)
+    import ray
+
+    address = None if local else os.environ.get("RAY_ADDRESS")
+    try:
+        start_ray(address)
+    except KeyboardInterrupt:
+        ray.shutdown()
+        raise
+    own = address is None
+    with watched() if own else nullcontext():
+        try:
+            with nullcontext() if lost is None else guarded(own, lost):
+                yield _found(local=own)
+        finally:
+            # No longer guarded: on a busy machine it takes seconds after the control service has gone.
+            with uncollected():
+                ray.shutdown()
+
+
+def _found(local: bool) -> Cluster:
+    there = nodes.joined()
+    more = [] if local else nodes.startable()
+
+    def both(kind: str, now: list[float]) -> tuple[float, float]:
+        if more is None:  # whatever is asked for may come
+            return sum(now), math.inf
+        later = [(resources.get(kind, 0), count) for resources, count in more if count]
+        return max(sum(now), sum(each * count for each, count in later)), max([*now, *(each for each, _ in later)])
+
+    cpus, node_cpus = both("CPU", [node.cpus for node in there])
+    gpus, node_gpus = both("GPU", [node.gpus for node in there])
+    return Cluster(cpus, gpus, node_cpus, node_gpus, local)
+
+
+def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
+    """Refuse what could never start: Tune would wait for it for ever.
+
+    Raises:
+        ConfigError: naming what is short.
+    """
+    wanted = sweep.document.resources
+    faults = [
+        fault(sweep.file, f"resources.{kind}", f"must be at most the {there:g} that {where} has", asked, remedy)
+        for kind, asked, there, remedy in (
+            ("cpus", wanted.cpus, cpus, f"set resources.cpus={max(1, int(cpus))}"),
+            ("gpus", wanted.gpus, gpus, "set resources.gpus=0, or use a cluster that has GPUs"),
+        )
+        if asked > there
+    ]
+    if faults:
+        raise ConfigError(*faults)
+
+
+def local_gpus() -> int:
+    """GPUs of this machine as Ray would count them, without starting Ray."""
+    prepare_environment(local=True)
+    from ray._private.accelerators import NvidiaGPUAcceleratorManager
+
+    visible = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()
+    here = int(NvidiaGPUAcceleratorManager.get_current_node_num_accelerators())
+    return here if visible is None else min(here, len(visible))

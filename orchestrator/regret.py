@@ -36,7 +36,7 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     Raises:
         OrchestratorError, StreamsError: no such sweep, no complete configuration, a stream without sharp boundaries.
     """
-    from learners import networks
+    from learners import network_build
     from orchestrator import config, hindsight
     from orchestrator.journal import given_before
     from orchestrator.plan import sweep_folder
@@ -52,7 +52,7 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
         rule = f"this sweep's regret was computed with {before}, and what is in MLflow cannot be changed"
         raise OrchestratorError(fault("--epochs", "", rule, epochs))
     store = open_store(sweep)
-    network = networks.build(sweep.network, store.shape, store.classes)
+    network = network_build.build(sweep.network, store.shape, store.classes)
     size = sweep.document.batch_size
     made = hindsight.reference(store, network, sweep.seeds, sweep.schedule, size, epochs, ProgressLine())
     curves = with_regret(runs, results.curves_of(runs), made)

@@ -112,6 +112,27 @@ class Manner:
             print(line, file=sys.stderr)
 
 
+@dataclass(frozen=True)
+class RemoteResult:
+    """The result of a command that was given to a cluster.
+
+    Attributes:
+        name: the sweep.
+        exit_code: of the command.
+        text: what standard output has to show; empty if it has shown everything.
+        document: the JSON document that the command on the head printed; None if there is none.
+        problems: one line each.
+        resume: the command that follows the sweep; None if it is over.
+    """
+
+    name: str
+    exit_code: int
+    text: str = ""
+    document: str | None = None
+    problems: tuple[str, ...] = ()
+    resume: str | None = None
+
+
 def submit(
     cluster: Path,
     file: str | None,
@@ -119,8 +140,8 @@ def submit(
     rerun: bool = False,
     detach: bool = False,
     manner: Manner = Manner(),
-) -> int:
-    """Start a sweep on the cluster's head, and follow it to its end unless `detach`. Returns its exit code.
+) -> RemoteResult:
+    """Start a sweep on the cluster's head, and follow it to its end unless `detach`. Returns its result.
 
     Args:
         cluster: a file for `ray up`.
@@ -149,16 +170,15 @@ def submit(
     manner.say(f"{sweep.name}: {'runs already' if 'runs already' in state else 'started'} on the cluster")
     if detach:
         again = _attach_command(cluster, sweep.name, manner)
-        print(_document(sweep.name, 0, resume=again) if manner.as_json else f"look at it: {again}")
-        return 0
+        return RemoteResult(sweep.name, 0, f"look at it: {again}", resume=again)
     return attach(cluster, sweep.name, manner)
 
 
-def attach(cluster: Path, name: str, manner: Manner = Manner()) -> int:
-    """Follow a sweep of this name to its end, and fetch its report into `results/NAME/report`. Returns its exit code.
+def attach(cluster: Path, name: str, manner: Manner = Manner()) -> RemoteResult:
+    """Follow a sweep of this name to its end, and fetch its report into `results/NAME/report`. Returns its result.
 
-    Standard output has all that the command there says; with a `manner` that asks for one line or one document, that
-    alone, and standard error the rest.
+    Standard output has all that the command there says; with a `manner` that asks for one line or one document,
+    standard error has it, and the line or document is in the result.
 
     Raises:
         OrchestratorError: there is no such sweep, it was not started in this manner, or the head does not answer.
@@ -182,27 +202,21 @@ def attach(cluster: Path, name: str, manner: Manner = Manner()) -> int:
     if manner.words:
         said = head.read(f"{SHARED}/jobs/{job}.out").strip()
         there = f"{SHARED}/results/{folder.name}/report"
-        print(_brought_here(said, name, code, report) if manner.as_json else said.replace(there, str(report)))
-    elif report is not None:
-        print(f"report: {report}")
-    return code
+        if manner.as_json:
+            return _with_local_report(said, name, code, report)
+        return RemoteResult(name, code, said.replace(there, str(report)))
+    return RemoteResult(name, code, "" if report is None else f"report: {report}")
 
 
-def _brought_here(said: str, name: str, code: int, report: Path | None) -> str:
+def _with_local_report(said: str, name: str, code: int, report: Path | None) -> RemoteResult:
     """The document that the command on the head has printed, with the place of the report here."""
     try:
         told = json.loads(said)
     except ValueError:  # it was killed, and said nothing
-        return _document(name, code, [f"{name}: ended without a result; go on with the same command"])
+        return RemoteResult(name, code, problems=(f"{name}: ended without a result; go on with the same command",))
     if report is not None:
         told["report"] = str(report.absolute())
-    return json.dumps(told, indent=2, ensure_ascii=False)
-
-
-def _document(name: str, code: int, problems: Sequence[str] = (), resume: str | None = None) -> str:
-    from orchestrator.document import document  # pandas comes with it
-
-    return document(name, code, problems=problems, resume=resume)
+    return RemoteResult(name, code, document=json.dumps(told, indent=2, ensure_ascii=False))
 
 
 def _attach_command(cluster: Path, name: str, manner: Manner) -> str:
@@ -221,7 +235,7 @@ def _is_said(line: str) -> bool:
     return bool(line.strip()) and not line.startswith(own) and not _LAUNCHERS.match(line)
 
 
-def _leave(head: Head, cluster: Path, name: str, job: str, manner: Manner, there: bool) -> int:
+def _leave(head: Head, cluster: Path, name: str, job: str, manner: Manner, there: bool) -> RemoteResult:
     """After Ctrl-C: ask whether the sweep shall run on; with nobody `there` to ask, as after a SIGHUP, it does."""
     again = _attach_command(cluster, name, manner)
     asks = there and sys.stdin.isatty() and not manner.as_json  # the question would be on standard output
@@ -231,9 +245,7 @@ def _leave(head: Head, cluster: Path, name: str, job: str, manner: Manner, there
     else:
         told = f"it runs on. Look at it: {again}"
     print(told, file=sys.stderr)
-    if manner.as_json:
-        print(_document(name, 130, [told], again))
-    return 130
+    return RemoteResult(name, 130, problems=(told,), resume=again)
 
 
 def _same_state(head: Head, manner: Manner) -> None:

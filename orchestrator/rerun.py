@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import plan, provenance
+from orchestrator.curves import Curves
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.metrics import Curves
-from orchestrator.one_run import find
 from orchestrator.plan import Configuration
+from orchestrator.results import find
 from orchestrator.run_tree import CONFIGURATION_FILE, PARENT, search
 from orchestrator.tracking_database import DEFAULT_URI, first_line, open_existing
 from orchestrator.tracking_points import BY_TASK, seed_points

@@ -13,10 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import identity, tracked_tables
+from orchestrator import tracked_tables, tracking_ownership
 from orchestrator.plan import RESULTS_VERSION, Configuration, Plan, Trial, short_hash
 from orchestrator.run_names import listed, parameters, sweep_key
 from orchestrator.tracking_database import connect, experiment_id
+from orchestrator.tracking_ownership import check_tags
 from orchestrator.tracking_points import Point
 
 if TYPE_CHECKING:
@@ -94,16 +95,16 @@ class RunTree:
         if run is None:
             key = sweep_key(self._plan.name)
             tags = {"foml.kind": "sweep", "foml.sweep": self._plan.name, "foml.run_key": key}
-            tags |= identity.tags(self._plan.resolved)
+            tags |= tracking_ownership.tags(self._plan.resolved)
             run = self._client.create_run(
                 self._experiment, start_time=started_ms, run_name=self._plan.name, tags=_cut(tags)
             )
-        identity.check_tags("tracking", run.data.tags, self._plan.resolved)
+        tracking_ownership.check_tags("tracking", run.data.tags, self._plan.resolved)
         run_id = str(run.info.run_id)
         self.set_status(run_id, "RUNNING")
         objective = self._plan.resolved["objective"]
         tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"]}
-        tags |= identity.tags(self._plan.resolved)
+        tags |= tracking_ownership.tags(self._plan.resolved)
         self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": short_hash(self._plan.resolved)})
         self.flush()
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
@@ -393,3 +394,20 @@ def search(client: Any, experiments: Sequence[str], condition: str) -> Iterator[
 
 def _cut(tags: Mapping[str, str]) -> dict[str, str]:
     return {key: value if len(value) <= TAG_LENGTH else value[: TAG_LENGTH - 1] + "…" for key, value in tags.items()}
+
+
+def check_tracked(uri: str, experiment: str, plan: Plan) -> None:
+    """See that what MLflow has under this name, if anything, is of this sweep; nothing is made.
+
+    Raises:
+        ConfigError: it is of another sweep; every difference is told.
+        TrackingError: MLflow cannot be reached.
+    """
+    from orchestrator.tracking_database import connect, in_one_line
+
+    client = connect(uri)
+    with in_one_line(uri):
+        found = client.get_experiment_by_name(experiment)
+        run = None if found is None else sweep_run(client, found.experiment_id, plan.name)
+    if run is not None:
+        check_tags(f"{uri}, experiment {experiment}", run.data.tags, plan.resolved)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.errors import fault
-
 if TYPE_CHECKING:
-    from orchestrator.specification import LearnerSpec, Search
+    pass
 
 
 @dataclass(frozen=True)
@@ -48,42 +45,3 @@ class PbtOptions:
 
 Scheduler = RunAll | AshaOptions | PbtOptions
 SCHEDULERS: dict[str, type[Scheduler]] = {"none": RunAll, "asha": AshaOptions, "pbt": PbtOptions}
-
-
-def check_interval(scheduler: Scheduler, datapoints: int, file: str) -> list[str]:
-    """What is wrong with a scheduler for a stream of so many datapoints."""
-    if isinstance(scheduler, PbtOptions) and scheduler.interval is not None and scheduler.interval >= datapoints:
-        rule = f"must be below the {datapoints} datapoints of the stream"
-        return [fault(file, "search.scheduler.interval", rule, scheduler.interval)]
-    return []
-
-
-def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[LearnerSpec], file: str) -> list[str]:
-    """What is wrong with a scheduler for these learners, one line each."""
-    if not isinstance(scheduler, PbtOptions):
-        return []
-    from learners import registry
-
-    found = []
-    where = "search.scheduler"
-    if search.algorithm == "optuna":
-        rule = "must be random where the scheduler is pbt, whose population is drawn at once"
-        found.append(fault(file, "search.algorithm", rule, search.algorithm))
-    drawn = {key for spec in learners for key in spec.drawn}
-    if not drawn:
-        remedy = "give a learner a {loguniform: [low, high]}, {uniform: ...} or {choice: ...}"
-        found.append(fault(file, where, "pbt needs an option that is drawn", remedy=remedy))
-    elif search.samples < 2:
-        found.append(fault(file, "search.samples", "must be at least 2, the size of a population", search.samples))
-    for name in sorted({*scheduler.mutate} - drawn if scheduler.mutate is not None else ()):
-        near = f"drawn are {', '.join(sorted(drawn)) or 'none'}"
-        found.append(fault(file, f"{where}.mutate", "must be options that a learner draws", name, near))
-    for index, spec in enumerate(learners):
-        changeable = registry.learner_class(spec.name).changeable
-        for key in spec.drawn:
-            if key not in changeable:
-                rule = f"cannot change in the middle of a run of {spec.name}, as a copy under pbt would make it"
-                able = f" (these can: {', '.join(changeable)})" if changeable else ""
-                remedy = f"give it a value, or {{grid: [...]}} for a population of each{able}"
-                found.append(fault(file, f"learners[{index}].{key}", rule, spec.drawn[key].kind, remedy))
-    return found

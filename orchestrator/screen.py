@@ -22,7 +22,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator import metrics, usage
+from orchestrator import machine, metrics
 from orchestrator.progress import Progress, TrialState, clock_time
 
 EVERY = 1.0
@@ -79,7 +79,7 @@ class Screen:
         self._progress, self._metric, self._before = progress, metric, before
         self._console = Console(file=out or sys.stderr, highlight=False)
         self._said: deque[str] = deque()
-        self._gpus: list[usage.Gpu] = []
+        self._gpus: list[machine.Gpu] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="screen", daemon=True)
 
@@ -102,7 +102,7 @@ class Screen:
             self._before()
         while True:
             over = self._over.wait(EVERY)
-            self._gpus = [] if over else usage.gpus()
+            self._gpus = [] if over else machine.gpus()
             while self._said:
                 self._console.print(Text(self._said.popleft()), soft_wrap=True)
             if over:
@@ -155,19 +155,19 @@ class Screen:
 
     def _memory(self, running: Sequence[TrialState]) -> Text:
         parts = []
-        if (own := usage.resident_bytes()) is not None:
-            parts.append(f"driver {usage.size(own)}")
+        if (own := machine.resident_bytes()) is not None:
+            parts.append(f"driver {machine.size(own)}")
         if actors := [trial.memory for trial in running if trial.memory is not None]:
-            parts.append(f"{len(actors)} learner{'s' if len(actors) > 1 else ''} {usage.size(sum(actors))}")
+            parts.append(f"{len(actors)} learner{'s' if len(actors) > 1 else ''} {machine.size(sum(actors))}")
         memory = " + ".join(parts) or "–"
-        if (there := usage.machine_bytes()) is not None:
-            memory += f" of {usage.size(there)}"
+        if (there := machine.machine_bytes()) is not None:
+            memory += f" of {machine.size(there)}"
         told = [f"memory: {memory}"]
         for index, gpu in enumerate(self._gpus):
             busy = "" if gpu.busy is None else f"{gpu.busy:.0%}, "
-            told.append(f"GPU {index}: {busy}{usage.size(gpu.used)} of {usage.size(gpu.total)}")
+            told.append(f"GPU {index}: {busy}{machine.size(gpu.used)} of {machine.size(gpu.total)}")
         if not self._gpus and (taken := sum(trial.gpu_memory for trial in running)):  # on other machines
-            told.append(f"GPUs: {usage.size(taken)}")
+            told.append(f"GPUs: {machine.size(taken)}")
         return Text("; ".join(told))
 
 

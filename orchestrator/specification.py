@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from orchestrator.budget import Budget, Price
 from orchestrator.schedulers import Scheduler
 from orchestrator.schemas import STRICT
 from orchestrator.spaces import Space
@@ -18,6 +17,25 @@ from streams.schedule import Schedule
 
 class _Part(BaseModel):
     model_config = STRICT
+
+
+class Price(BaseModel):
+    """What an hour costs. ``cpu_hour``: of each CPU of a trial, beside its GPUs if it has any."""
+
+    model_config = STRICT
+
+    gpu_hour: float = Field(default=0, ge=0)
+    cpu_hour: float = Field(default=0, ge=0)
+    currency: str = Field(default="USD", min_length=1, max_length=12)
+
+
+class Budget(BaseModel):
+    """Where no further trial is started: `hours` of GPU (of CPU where trials have no GPU), or `money`."""
+
+    model_config = STRICT
+
+    hours: float | None = Field(default=None, gt=0)
+    money: float | None = Field(default=None, gt=0)
 
 
 class Objective(_Part):

@@ -8,104 +8,24 @@ from there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from orchestrator import config, words
-from orchestrator.disk import full_line, is_full
+from orchestrator import words
 from orchestrator.ending import BAD_INPUT, INTERRUPTED, SweepResult
-from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.errors import OrchestratorError, full_line, is_full
 from orchestrator.execution import execute
-from orchestrator.journal import Journal, given_before
-from orchestrator.planning import make_plan
 from orchestrator.specification import Sweep
-from orchestrator.storage import open_folder
-from orchestrator.strict_yaml import COMMAND_LINE, overridden
-from orchestrator.sweep_store import open_store
-from orchestrator.telling import Telling
-from orchestrator.tracking_database import database_path
+from orchestrator.sweep_api import _asked_for, forecast
+from orchestrator.words import Telling
 from streams.errors import StreamsError
 
 if TYPE_CHECKING:
     from orchestrator.forecast import Forecast
-
-
-def run_sweep(
-    sweep: Mapping[str, Any] | Path | str | None = None,
-    overrides: Sequence[str] = (),
-    local: bool = False,
-    rerun: bool = False,
-    resume: str | None = None,
-    quiet: bool = False,
-    at_loss: Callable[[SweepResult], None] | None = None,
-) -> SweepResult:
-    """Run a sweep to its end, and report on it.
-
-    Args:
-        sweep: the configuration as nested mappings or as a YAML file; the quickstart if None.
-        overrides: `key=value` words, as on the command line, for a file or a sweep that is resumed.
-        local: start a Ray of our own even if `RAY_ADDRESS` names a cluster.
-        rerun: forget what an earlier run of this sweep left, and run everything again.
-        resume: the name of a sweep that was begun before; it goes on with the configuration it had.
-        quiet: tell nothing on standard error while it runs.
-        at_loss: what to do with the result if Ray itself is killed while trials run, after which the process ends with
-            exit code 130 (what waits for an answer of Ray does not come back); its text is printed if None.
-
-    Raises:
-        OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started. So do arguments that
-            do not go together: `overrides` beside nested mappings, `sweep` beside `resume`.
-        KeyboardInterrupt: a signal came before there was anything to report on, or while the report was written.
-    """
-    return execute(_asked_for(sweep, overrides, resume), local, rerun, Telling(quiet, at_loss))
-
-
-def _asked_for(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
-    """The sweep that the arguments of `run_sweep` describe, checked."""
-    if resume is not None:
-        if sweep is not None:
-            rule = f"resume={resume!r} takes the sweep from its folder"
-            raise ConfigError(fault("run_sweep", "sweep", rule, "a sweep beside it", "leave one of the two out"))
-        return _begun_before(resume, overrides)
-    if not isinstance(sweep, Mapping):
-        return config.load(sweep, overrides)
-    if overrides:
-        rule = "go with a file, or with resume, and not with a mapping"
-        raise ConfigError(fault("run_sweep", "overrides", rule, list(overrides), "change the mapping"))
-    return config.check(sweep)
-
-
-def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
-    """The sweep of this name; `storage=…` says where to look, other words change it.
-
-    Raises:
-        ConfigError: there is none, or words that do not fit, such as another name.
-    """
-    changes = overridden({}, [word for word in overrides if word.startswith("storage=")])
-    storage = str(changes.get("storage", "results"))
-    given = given_before(open_folder(storage, name)[0], name)
-    checked = config.check(overridden(given, overrides), f"{storage}/{name}")
-    if checked.name != name:
-        rule = f"must be that of the sweep that is resumed, {name}"
-        remedy = "another sweep is started with a file and no --resume"
-        raise ConfigError(fault(COMMAND_LINE, "name", rule, checked.name, remedy))
-    return checked
-
-
-def forecast(sweep: Sweep, telling: Telling | None = None, rerun: bool = False) -> Forecast:
-    """What `--plan` tells: every trial with its hash, what is done of it (with `rerun` nothing), and its cost.
-
-    Raises:
-        OrchestratorError, StreamsError: what a run would be refused for, but for what only MLflow or Ray can tell.
-    """
-    from orchestrator import forecast
-
-    database_path(sweep.document.tracking.uri)  # its form alone: nothing is made, and no server is asked
-    store = open_store(sweep, telling)
-    journal = Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash))
-    return forecast.forecast(sweep, journal, store, rerun)
+    from orchestrator.remote import RemoteResult
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,9 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             cluster, manner = arguments.cluster, remote.Manner(arguments.quiet, arguments.json)
             if arguments.attach:
-                return remote.attach(cluster, arguments.attach, manner)
+                return _show_remote(remote.attach(cluster, arguments.attach, manner), arguments.json)
             file, overrides = arguments.file, arguments.overrides
-            return remote.submit(cluster, file, overrides, arguments.rerun, arguments.detach, manner)
+            there = remote.submit(cluster, file, overrides, arguments.rerun, arguments.detach, manner)
+            return _show_remote(there, arguments.json)
         with redirect_stdout(sys.stderr):  # standard output is for the result
             sweep = _asked_for(arguments.file, arguments.overrides, arguments.resume)
             if arguments.plan:
@@ -153,6 +74,18 @@ def _show(result: SweepResult | Forecast, as_json: bool, quiet: bool, out: TextI
         for line in result.problems:
             print(f"problem: {line}", file=sys.stderr)
     print(result.json if as_json else result.line if quiet else result.text, file=out, flush=True)
+
+
+def _show_remote(result: RemoteResult, as_json: bool) -> int:
+    """What the command prints at the end of a sweep on a cluster. Returns the exit code."""
+    if as_json:
+        from orchestrator.document import document
+
+        own = document(result.name, result.exit_code, problems=result.problems, resume=result.resume)
+        print(own if result.document is None else result.document)
+    elif result.text:
+        print(result.text)
+    return result.exit_code
 
 
 def _refused(code: int, faults: list[str], error: BaseException, sweep: Sweep | None, as_json: bool) -> int:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 
 from orchestrator.errors import ConfigError, fault
-from orchestrator.option_rules import check_with_store
-from orchestrator.schedulers import check_interval
+from orchestrator.option_rules import check_interval, check_with_store
 from orchestrator.source import Shape, StoreSource
 from orchestrator.specification import Sweep
-from orchestrator.telling import Telling
 from streams.build import cached
+from streams.progress import ProgressLine
+from streams.recipe import Progress
 from streams.store import TaskStore
 from streams.transport import localise
 
 
-def open_store(sweep: Sweep, telling: Telling | None = None) -> TaskStore:
+def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
     """The sweep's task store, whole: the one at the folder or address that it names, or the recipe's in the cache.
+
+    `progress` is called while a store is built or copied; a line on standard error if it is None.
 
     Raises:
         StreamsError: the store is damaged or lacks a seed, or the source is not what it must be.
         ConfigError: the store is of another stream.
     """
-    building = (telling or Telling()).building()
+    building = progress or ProgressLine()
     if sweep.store is None:
         path = cached(sweep.recipe, sweep.seeds, building).path
         store = TaskStore.open(path, verify=True)
@@ -49,7 +50,7 @@ def _check_batches(size: int, shape: Shape, file: str) -> list[str]:
     return [fault(file, "batch_size", rule, size, f"set batch_size={shortest}, or use longer tasks")]
 
 
-def _named_store(sweep: Sweep, building: Callable[[str, int, int], None]) -> TaskStore:
+def _named_store(sweep: Sweep, building: Progress) -> TaskStore:
     assert sweep.store is not None
     store = TaskStore.open(localise(sweep.store, building), verify=True)
     faults = []

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from orchestrator.disk import full_line, is_full
-from orchestrator.errors import fault
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
+from orchestrator.errors import fault, full_line, is_full
 from orchestrator.plan import Plan
 from orchestrator.provenance import Provenance
 from orchestrator.run_tree import forget

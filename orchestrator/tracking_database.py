@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.disk import full_line, is_full
-from orchestrator.errors import OrchestratorError, fault
+from orchestrator.errors import OrchestratorError, fault, full_line, is_full
 
 URI_KEY = "tracking.uri"
 DEFAULT_URI = "sqlite:///mlflow.db"

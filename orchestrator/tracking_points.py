@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from orchestrator import metrics
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 
 BY_TASK = ("validation_error", "cumulative_error")
 ADAPTATION = "adaptation"

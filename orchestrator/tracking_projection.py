@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator import metrics, tracking_points, trial_log
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from orchestrator.plan import Configuration, Plan, Trial
 from orchestrator.provenance import Provenance
 from orchestrator.run_tree import STOPPED_AT, RunTree, SeedRun

@@ -14,7 +14,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from orchestrator.disk import DiskFullError
+from orchestrator.errors import DiskFullError
 from orchestrator.halt import Halt
 from orchestrator.plan import Trial
 from orchestrator.progress import Progress
@@ -22,7 +22,7 @@ from orchestrator.search import Search
 from orchestrator.trial_log import TrialLog
 
 if TYPE_CHECKING:
-    from orchestrator.launch import Outcome
+    from orchestrator.outcome import Outcome
     from orchestrator.tracking import Writer
 
 

@@ -1,7 +1,7 @@
 """Tasks that are a few classes each, one class set growing out of the one before (METHODS §5, Online-CIFAR100)."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streams.errors import SourceError, fault
+from streams.pools import Rows, rows_by_class
 from streams.randomness import generator
 from streams.recipe import SPLITS, TEST, TRAIN, VALIDATION, Images, Recipe, SeedTable, number
-
-Rows = npt.NDArray[np.int64]
 
 MOST_DATAPOINTS = 100_000_000
 """Of one seed: their table takes some 2 GB, and five times as much while it is made."""
@@ -38,34 +37,6 @@ def class_chain(classes: int, tasks: int, per_task: int, keep: int, draw: np.ran
         chain[task, :keep] = draw.permutation(present)[:keep]
         chain[task, keep:] = draw.permutation(absent)[: per_task - keep]
     return chain
-
-
-def deal_pools(
-    classes: npt.NDArray[np.int32], held_out: Callable[[int], tuple[int, int]], draw: np.random.Generator
-) -> npt.NDArray[np.uint8]:
-    """Deal each class's images into the pools 0 train, 1 validation, 2 test.
-
-    Args:
-        classes: int32 [n].
-        held_out: from a class's number of images to how many validate and how many test.
-        draw: where chance comes from.
-
-    Returns:
-        uint8 [n].
-    """
-    splits = np.full(len(classes), TRAIN, dtype=np.uint8)
-    for rows in rows_by_class(classes):
-        validation, test = held_out(len(rows))
-        dealt = draw.permutation(rows)
-        splits[dealt[:validation]] = VALIDATION
-        splits[dealt[validation : validation + test]] = TEST
-    return splits
-
-
-def rows_by_class(classes: npt.NDArray[np.int32], count: int | None = None) -> list[Rows]:
-    """The rows of each class, ascending; `count` classes, where the last ones may have none."""
-    sizes = np.bincount(classes, minlength=count or 0)
-    return np.split(np.argsort(classes, kind="stable"), np.cumsum(sizes)[:-1])
 
 
 @dataclass(frozen=True)
@@ -162,3 +133,85 @@ def _check_classes(recipe: ClassTasks, images: Images) -> None:
             faults.append(fault(f"class {images.class_names[each]}", rule, sizes[each], "bring more or leave it out"))
     if faults:
         raise SourceError(*faults)
+
+
+@dataclass(frozen=True)
+class SingleTasks(ClassTasks):
+    """What streams of single images share. A task has no image twice.
+
+    Where some classes have so few images that a task of them could not have as many as asked for, no task has more than
+    such a one: every task and every seed has the same number of datapoints.
+    """
+
+    keep: int = number(0, "classes that the next task keeps of the present one", ge=0)
+
+    def labels(self, images: Images) -> int:
+        """As many as there are classes."""
+        return len(images.class_names)
+
+    def draw_points(self, pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+        """`count` images of the task's classes, none twice."""
+        return draw.permutation(np.concatenate(pools))[:count, None]
+
+    def points(self, sizes: npt.NDArray[np.int64], count: int) -> int:
+        """As many as asked for, or as a task of the smallest classes can have."""
+        return min(count, int(np.sort(sizes)[: self.classes_per_task].sum()))
+
+    def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
+        """The images' classes."""
+        return images.classes[rows[:, 0]]
+
+
+def draw_pairs(pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+    """Draw pairs in random order, exactly half of them of one class.
+
+    A pair of one class is two distinct images of a class chosen evenly; another pair is an image each of two distinct
+    classes. Pairs are drawn independently, so an image may be in several.
+
+    Args:
+        pools: the rows of each class, at least two classes with at least two rows each.
+        count: how many pairs, an even number.
+        draw: where chance comes from.
+
+    Returns:
+        int64 [count, 2].
+    """
+    sizes = np.array([len(pool) for pool in pools])
+    flat, firsts = np.concatenate(pools), np.cumsum(sizes) - sizes
+    same = np.arange(count) < count // 2
+    left = draw.integers(len(pools), size=count)
+    right = np.where(same, left, (left + draw.integers(1, len(pools), size=count)) % len(pools))
+    left_image = draw.integers(sizes[left])
+    another = (left_image + draw.integers(1, sizes[left])) % sizes[left]
+    right_image = np.where(same, another, draw.integers(sizes[right]))
+    pairs = np.stack([flat[firsts[left] + left_image], flat[firsts[right] + right_image]], axis=1)
+    return draw.permutation(pairs)
+
+
+@dataclass(frozen=True)
+class PairTasks(ClassTasks):
+    """What streams of pairs share. The numbers of pairs must be even, so that exactly half can be of one class."""
+
+    images_per_datapoint: ClassVar[int] = 2
+    classes: ClassVar[int | None] = 2
+    least_images: ClassVar[int] = 2
+
+    def check(self) -> list[str]:
+        """The numbers of pairs must be even."""
+        sizes = {"train": self.train, "validation": self.validation, "test": self.test}
+        odd = {key: size for key, size in sizes.items() if size % 2}
+        rule = "must be even, so that half of the pairs can be of one class"
+        return super().check() + [fault(f"{self.name}.{key}", rule, size) for key, size in odd.items()]
+
+    def labels(self, images: Images) -> int:
+        """Two: 0 different, 1 same."""
+        return 2
+
+    def draw_points(self, pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+        """Pairs of the task's classes (see `draw_pairs`)."""
+        return draw_pairs(pools, count, draw)
+
+    def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
+        """1 where both images are of one class."""
+        same: npt.NDArray[np.bool_] = images.classes[rows[:, 0]] == images.classes[rows[:, 1]]
+        return same.astype(np.int32)

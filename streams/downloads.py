@@ -1,7 +1,8 @@
 """Data sets that torchvision can download, brought into the cache folder once per node."""
 
+import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from streams.cache import cache_folder, locked
@@ -40,3 +41,12 @@ def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> P
                 raise SourceError(fault(dataset, "could not be downloaded", error, remedy)) from None
             begun.unlink()
     return target
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """sha256 (hex) over the paths, sizes and modification times of files: changes when a file is added or changed."""
+    digest = hashlib.sha256()
+    for path in paths:
+        facts = path.stat()
+        digest.update(f"{path.absolute()}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

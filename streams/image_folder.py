@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from streams.class_tasks import PairTasks, SingleTasks
 from streams.decode import SUFFIXES
+from streams.downloads import fingerprint
 from streams.errors import SourceError, fault
 from streams.folder_images import FileSource, ImageFormat, Pools, collect_files
-from streams.listing import fingerprint
-from streams.pairs import PairTasks
 from streams.recipe import Collected, Progress, Recipe, location, number, silent
-from streams.singles import SingleTasks
 
 
 @dataclass(frozen=True)

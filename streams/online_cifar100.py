@@ -10,12 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from streams.class_tasks import deal_pools
-from streams.downloads import downloaded
+from streams.class_tasks import PairTasks
+from streams.downloads import downloaded, fingerprint
 from streams.errors import SourceError, fault
-from streams.labels import classes_from_labels
-from streams.listing import fingerprint
-from streams.pairs import PairTasks
+from streams.folder_images import classes_from_labels
+from streams.pools import deal_pools
 from streams.randomness import generator
 from streams.recipe import TEST, Collected, Images, Progress, location, number, silent
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streams.downloads import downloaded
+from streams.downloads import downloaded, fingerprint
 from streams.errors import SourceError, fault
-from streams.listing import fingerprint
 from streams.recipe import TEST, TRAIN, Collected, Images, Progress, silent
 
 SIDE = 28

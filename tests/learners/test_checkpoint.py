@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from learners import checkpoint, names
-from learners.networks import build
+from learners.network_build import build
 
 
 @pytest.fixture

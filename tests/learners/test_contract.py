@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from learners import Batch, Learner, learner_class, names
-from learners.networks import EmbeddingNet
+from learners.architectures import EmbeddingNet
 
 pytestmark = pytest.mark.parametrize("name", names())
 

@@ -10,7 +10,8 @@ import torch
 
 from learners import checkpoint, names
 from learners.devices import settle
-from learners.networks import build, cross_entropy
+from learners.network_build import build
+from learners.networks import cross_entropy
 from tests.learners.test_contract import assert_same_bits, leaves, stored
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")

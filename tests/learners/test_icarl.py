@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from learners import Batch, ImageTable, Learner, Setting, create
+from learners.architectures import EmbeddingNet
 from learners.exemplars import herding
-from learners.networks import EmbeddingNet, Network
+from learners.networks import Network
 
 
 class PixelNet(EmbeddingNet):

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from learners.architectures import EmbeddingNet
 from learners.batch import Batch
 from learners.meta_gradient import OnlineStep, adjoint, online_step, shifted_objective, unrolled
-from learners.networks import EmbeddingNet, Network, TrainingPass, cross_entropy
+from learners.networks import Network, TrainingPass, cross_entropy
 from learners.optim import SGD, Adam, Moments, Optimizer
 
 R = 2

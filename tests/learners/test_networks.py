@@ -4,17 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learners.networks import (
-    NETWORKS,
-    EmbeddingNet,
-    Network,
-    RainbowNet,
-    SiameseNet,
-    _flatten,
-    _unflatten,
-    build,
-    cross_entropy,
-)
+from learners.architectures import NETWORKS, EmbeddingNet, RainbowNet, SiameseNet
+from learners.network_build import build
+from learners.networks import Network, _flatten, _unflatten, cross_entropy
 from learners.seeding import torch_seed
 
 SHAPE, CLASSES, N = (3, 16, 16), 4, 3

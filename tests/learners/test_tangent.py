@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from learners import tangent
-from learners.networks import Loss, Network, build, cross_entropy
+from learners.network_build import build
+from learners.networks import Loss, Network, cross_entropy
 from learners.tangent import TangentEmbeddingPass, TangentPass
 
 SIZES = {

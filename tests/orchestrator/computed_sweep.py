@@ -9,8 +9,8 @@ import numpy as np
 
 from learners import checkpoint
 from orchestrator import chunks, config, protocol
+from orchestrator.curves import Curves
 from orchestrator.journal import Journal
-from orchestrator.metrics import Curves
 from orchestrator.plan import Trial, sweep_folder
 from orchestrator.planning import make_plan
 from orchestrator.sweep_store import open_store

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from orchestrator import chunks, tracking
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from orchestrator.plan import Configuration, Plan, Trial, short_hash
 
 BATCHES, BATCHES_PER_TASK, CHUNK, BATCH_SIZE = 60, 10, 20, 10

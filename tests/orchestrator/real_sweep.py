@@ -16,7 +16,7 @@ import pandas as pd
 from mlflow.tracking import MlflowClient
 
 from orchestrator import chunks, protocol, sweep
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from orchestrator.results import load_curves
 from streams import recipes
 from streams.build import cached

@@ -1,19 +1,14 @@
 """What MLflow holds of a made sweep, read back, and whether it is what the sweep has measured."""
 
 import math
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from mlflow import MlflowClient
 
 from orchestrator.tracking import Writer
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
+from tests.orchestrator import made_sweep as made
 
 
 class Seen:

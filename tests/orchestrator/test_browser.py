@@ -25,17 +25,14 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from orchestrator import report
+from orchestrator import report_write
 from orchestrator.charts import Chart, Panel, Series
 from orchestrator.comparison import Row
 from orchestrator.metrics import Interval
 from orchestrator.page import page as whole_page
 from orchestrator.plan import Trial
 from orchestrator.results import ConfigurationRuns, SweepRuns
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
+from tests.orchestrator import made_sweep as made
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
@@ -135,7 +132,7 @@ def tracked(tmp_path_factory):
     trials.append(Trial(made.configuration("online"), (0, 1, 2)))
     sweep = made.make_sweep(folder / "results", NAME, *trials)
     parent_id = made.write_all(sweep, uri, "my experiment")
-    report.write_report(NAME, uri, folder / "out")
+    report_write.write_report(NAME, uri, folder / "out")
     return Tracked(uri, parent_id, folder / "out")
 
 

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from orchestrator import budget, chunks, config
-from orchestrator.budget import Budget, Ledger, Price, Rates
+from orchestrator.budget import Ledger, Rates
+from orchestrator.curves import Curves
 from orchestrator.errors import ConfigError
 from orchestrator.forecast import forecast
 from orchestrator.journal import Journal
-from orchestrator.metrics import Curves
 from orchestrator.planning import make_plan
+from orchestrator.specification import Budget, Price
 from orchestrator.sweep_store import open_store
 
 from .real_sweep import folder_with, run, run_here, statuses, trials, uri

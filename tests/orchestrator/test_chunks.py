@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from orchestrator import chunks
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from tests.orchestrator.computed_sweep import empty, flip, garble, halve
 
 

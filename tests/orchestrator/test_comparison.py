@@ -2,9 +2,7 @@
 
 import doctest
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,8 +14,6 @@ from orchestrator.comparison import compare, difference, holm
 from orchestrator.metrics import interval
 from orchestrator.results import ConfigurationRuns, SeedRun, SweepRuns
 from orchestrator.tables import complete
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
 
 
 def test_doctests():

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from orchestrator import config, tracking
-from orchestrator.launch import Cluster
-from orchestrator.sweep import run_sweep
-from orchestrator.telling import Telling
+from orchestrator.ray_start import Cluster
+from orchestrator.sweep_api import run_sweep
+from orchestrator.words import Telling
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (
     LONG,

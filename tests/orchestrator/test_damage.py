@@ -12,11 +12,11 @@ import pytest
 
 from learners import checkpoint
 from orchestrator import chunks, results
+from orchestrator.curves import Curves
 from orchestrator.ending import SweepResult
 from orchestrator.errors import OrchestratorError
-from orchestrator.metrics import Curves
 from orchestrator.plan import Trial
-from orchestrator.sweep import run_sweep
+from orchestrator.sweep_api import run_sweep
 from orchestrator.tracking_database import TrackingError
 from tests.orchestrator.computed_sweep import compute, empty, flip, garble, halve, spoil_a_value
 from tests.orchestrator.real_sweep import TINY, assert_same, curves_of, folder_with, run, statuses, uri

@@ -10,7 +10,7 @@ from orchestrator import tracking
 from orchestrator.descent import Descent, Part, Way, explained, read
 from orchestrator.pbt import Copy
 from orchestrator.plan import Plan, Population, Trial, short_hash
-from orchestrator.report import write_report
+from orchestrator.report_write import write_report
 from orchestrator.results import find_sweep
 from orchestrator.schedulers import PbtOptions
 from orchestrator.spaces import Space

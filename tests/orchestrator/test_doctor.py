@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import config, doctor
-from orchestrator.findings import Finding
-from orchestrator.node_checks import gpus_agree, torch_gpus
+from orchestrator import config, doctor, doctor_checks
+from orchestrator.node_checks import Finding, gpus_agree, torch_gpus
 from orchestrator.nodes import Node, missing, promised, startable
 from orchestrator.specification import Sweep
 from streams.store import TaskStore
@@ -24,14 +23,14 @@ def sweep(store: TaskStore | None = None, **changes: object) -> Sweep:
 
 
 def test_versions_of_this_environment_are_those_asked_for() -> None:
-    (finding,) = list(doctor.versions())
+    (finding,) = list(doctor_checks.versions())
     assert finding.well
     assert "ray 2." in finding.text
     assert "torch 2." in finding.text
 
 
 def test_this_machine() -> None:
-    findings = list(doctor.machine(sweep()))
+    findings = list(doctor_checks.machine(sweep()))
     assert all(finding.well for finding in findings)
     assert "a learner gets 1" in findings[0].text
 
@@ -49,22 +48,22 @@ def test_gpus_as_torch_and_ray_see_them() -> None:
 
 
 def test_room_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
-    storage, cache = doctor.room(sweep(storage=str(tmp_path / "not" / "yet")))
+    storage, cache = doctor_checks.room(sweep(storage=str(tmp_path / "not" / "yet")))
     assert storage.well == cache.well == True  # noqa: E712
     assert str(tmp_path / "not" / "yet") in storage.text
-    storage, _ = doctor.room(sweep(storage="/proc/results"))
+    storage, _ = doctor_checks.room(sweep(storage="/proc/results"))
     assert not storage.well
     assert "storage /proc/results: cannot be written" in storage.text
 
 
 def test_mlflow_takes_a_run_and_gives_it_back(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     uri = new_database(tmp_path_factory, tmp_path)
-    (finding,) = doctor.tracking(sweep(tracking={"uri": uri}))
+    (finding,) = doctor_checks.tracking(sweep(tracking={"uri": uri}))
     assert finding == Finding(True, f"MLflow {uri}: a run and a file were written and came back")
 
 
 def test_mlflow_that_is_down_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    looked = doctor.examine(sweep(tracking={"uri": "http://127.0.0.1:9"}), local=True)
+    looked = doctor_checks.examine(sweep(tracking={"uri": "http://127.0.0.1:9"}), local=True)
     faults = [finding.text for finding in (next(looked) for _ in range(6)) if not finding.well]
     assert len(faults) == 1
     assert "no server answers" in faults[0]
@@ -72,7 +71,7 @@ def test_mlflow_that_is_down_is_one_line(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_store_is_read_to_its_last_byte(store: TaskStore, tmp_path: Path) -> None:
-    (finding,) = doctor.store(sweep(store))
+    (finding,) = doctor_checks.store(sweep(store))
     assert finding.well
     assert "seeds [0, 1, 2]" in finding.text
     shutil.copytree(store.path, tmp_path / "damaged")
@@ -80,7 +79,7 @@ def test_a_store_is_read_to_its_last_byte(store: TaskStore, tmp_path: Path) -> N
     content = bytearray(images.read_bytes())
     content[len(content) // 2] ^= 1
     images.write_bytes(content)
-    looked = doctor.examine(sweep(TaskStore.open(tmp_path / "damaged")), local=True)
+    looked = doctor_checks.examine(sweep(TaskStore.open(tmp_path / "damaged")), local=True)
     faults = [finding.text for finding in (next(looked) for _ in range(7)) if not finding.well]
     assert len(faults) == 1
     assert "images.arrow" in faults[0]

@@ -1,20 +1,16 @@
 """The exit code and the winner are those of the sweep as it is now, whatever it held before."""
 
 import json
-import sys
 from pathlib import Path
 
-from orchestrator import config, report
+from orchestrator import config, report_write
 from orchestrator.ending import ALL_WELL, NOTHING_USABLE, SOME_FAILED, SweepResult, report_on
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
-from orchestrator.launch import Outcome
+from orchestrator.outcome import Outcome
 from orchestrator.plan import Trial
 from orchestrator.tracking import Writer
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
+from tests.orchestrator import made_sweep as made
 
 GOOD, OTHER = Trial(made.configuration("online"), (0, 1)), Trial(made.configuration("tfs"), (0, 1))
 BROKEN = Trial(made.configuration("online", alpha1=9.0), (0, 1))
@@ -65,7 +61,7 @@ def test_what_was_taken_out_neither_wins_nor_decides_the_exit_code(tmp_path, tra
     nothing = ended(tmp_path / "sweep", tracking_uri, BROKEN)
     assert (nothing.exit_code, nothing.best) == (NOTHING_USABLE, None)
     assert "best: none, no configuration finished with every seed" in nothing.text
-    assert report.write_report("sweep", tracking_uri, tmp_path / "later").best is None  # from MLflow alone
+    assert report_write.write_report("sweep", tracking_uri, tmp_path / "later").best is None  # from MLflow alone
     grown = ended(tmp_path / "sweep", tracking_uri, GOOD, BROKEN)
     assert (grown.exit_code, grown.best) == (SOME_FAILED, "online")
     assert grown.summary.withdrawn.tolist() == [False, False, True]

@@ -1,6 +1,6 @@
 """The estimate of the time left, against schedules worked out by hand."""
 
-from orchestrator.eta import ANY, Work, seconds_left
+from orchestrator.progress import ANY, Work, seconds_left
 
 
 def test_nothing_is_known_before_something_was_learned() -> None:

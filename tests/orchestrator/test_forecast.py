@@ -9,11 +9,11 @@ import pytest
 import torch
 import yaml
 
-from orchestrator import config, cost, sweep
+from orchestrator import config, cost, sweep, sweep_api
 from orchestrator.forecast import Forecast
 from orchestrator.journal import Journal
-from orchestrator.launch import Cluster, local_gpus
 from orchestrator.planning import make_plan
+from orchestrator.ray_start import Cluster, local_gpus
 from orchestrator.sweep_store import open_store
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import TINY, folder_with, run_here
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def forecast_of(folder: Path, *words: str) -> Forecast:
-    return sweep.forecast(config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}", *words]))
+    return sweep_api.forecast(config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}", *words]))
 
 
 def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) -> None:
@@ -121,7 +121,7 @@ def test_gpus_limit_how_many_run_at_once_as_in_a_run(folder: Path) -> None:
 
 
 def test_with_rerun_nothing_is_done_and_nothing_spent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = sweep.forecast(config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"]), rerun=True)
+    planned = sweep_api.forecast(config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"]), rerun=True)
     told = json.loads(planned.json)
     assert [(trial["state"], trial["batches_done"]) for trial in told["trials"]] == [("waiting", 0)] * 4
     assert told["to_run"] == 4 and told["spent"] == {"hours": 0.0, "money": 0.0}
@@ -169,7 +169,7 @@ def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
     for alpha in (0.01, 0.02):
         journal.draw(study.trial({"alpha1": alpha}))
     journal.stop(journal.plan.trials[0], 4, 0.9)
-    planned = sweep.forecast(of)
+    planned = sweep_api.forecast(of)
     told = json.loads(planned.json)
     assert [trial["state"] for trial in told["trials"]] == ["stopped", "waiting", "to be drawn"]
     assert [trial["count"] for trial in told["trials"]] == [1, 1, 2]
@@ -180,7 +180,7 @@ def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
     assert (told["size"], told["to_run"]) == (4, 3)
     assert told["seconds"] == pytest.approx(3 * drawn["seconds"])
     assert "  stopped" in planned.text.splitlines()[1]
-    again = sweep.forecast(
+    again = sweep_api.forecast(
         config.load(folder / "sweep.yaml", [f"storage={folder / 'results'}", "search.scheduler=none"])
     )
     assert json.loads(again.json)["trials"][0]["state"] == "waiting"  # without a scheduler it goes on

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator import chunks, config
-from orchestrator.disk import DiskFullError
+from orchestrator.errors import DiskFullError
 from orchestrator.journal import Journal, given_before
 from orchestrator.planning import make_plan
-from orchestrator.sweep import run_sweep
+from orchestrator.sweep_api import run_sweep
 from streams import build
 from tests.orchestrator.computed_sweep import compute
 from tests.orchestrator.real_sweep import (

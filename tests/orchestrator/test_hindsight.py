@@ -10,7 +10,7 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
-from learners import networks
+from learners import network_build
 from orchestrator import hindsight, metrics, protocol, regret, report, results
 from orchestrator.derived_curves import with_regret
 from orchestrator.errors import OrchestratorError
@@ -31,7 +31,7 @@ seeds: 2
 
 def test_the_reference_is_plain_adam_on_each_task_alone(store: TaskStore) -> None:
     # Double precision: Adam's first steps are signs of gradients, those of rounding too.
-    network = networks.build("rainbow", store.shape, store.classes, dtype=torch.float64)
+    network = network_build.build("rainbow", store.shape, store.classes, dtype=torch.float64)
     made = hindsight.reference(store, network, [0, 2], schedule.Sequential(), 10, epochs=2)
     assert made[["seed", "task", "last_batch"]].to_numpy().tolist() == [
         [0, 0, 2],
@@ -61,7 +61,7 @@ def test_the_reference_is_plain_adam_on_each_task_alone(store: TaskStore) -> Non
 
 
 def test_a_stream_without_boundaries_has_no_regret(store: TaskStore) -> None:
-    network = networks.build("rainbow", store.shape, store.classes)
+    network = network_build.build("rainbow", store.shape, store.classes)
     with pytest.raises(OrchestratorError, match="regret: needs a stream with sharp boundaries, which markov has not"):
         hindsight.reference(store, network, [0], schedule.Markov(), 10)
 

@@ -1,20 +1,16 @@
 """Two sweeps of one name: the same one from another folder is let in, another one is refused."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator import identity
+from orchestrator import run_tree, tracking_ownership
 from orchestrator.errors import ConfigError
 from orchestrator.plan import Trial
 from orchestrator.tracking import Writer
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
+from tests.orchestrator import made_sweep as made
 
 STREAM = {"name": "rainbow_digits", "options": {"tasks": 2}}
 
@@ -26,45 +22,45 @@ def sweep_at(root: Path, **change: object) -> made.MadeSweep:
 
 
 def test_every_difference_to_what_mlflow_has_is_told(tmp_path, tracking_uri):
-    identity.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)  # there is no experiment yet
+    run_tree.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)  # there is no experiment yet
     made.write_all(sweep_at(tmp_path / "A"), tracking_uri)
     other = sweep_at(tmp_path / "B", batch_size=5, stream=STREAM | {"options": {"tasks": 3}})
     with pytest.raises(ConfigError) as caught:
-        identity.check_tracked(tracking_uri, "experiment", other.plan)
+        run_tree.check_tracked(tracking_uri, "experiment", other.plan)
     where, remedy = f"{tracking_uri}, experiment experiment", "choose another name, or another tracking.experiment"
     assert caught.value.faults == (
         f'{where}: stream: another sweep has this name, with {{"name":"rainbow_digits","options":{{"tasks":2}}}} '
         f'(got {{"name":"rainbow_digits","options":{{"tasks":3}}}}); {remedy}',
         f"{where}: batch_size: another sweep has this name, with 10 (got 5); {remedy}",
     )
-    identity.check_tracked(tracking_uri, "another experiment", other.plan)
-    identity.check_tracked(tracking_uri, "experiment", replace(other.plan, name="another name"))
+    run_tree.check_tracked(tracking_uri, "another experiment", other.plan)
+    run_tree.check_tracked(tracking_uri, "experiment", replace(other.plan, name="another name"))
 
 
 def test_the_same_sweep_may_come_from_another_folder_and_have_grown(tmp_path, tracking_uri):
     run_id = made.write_all(sweep_at(tmp_path / "A"), tracking_uri)
     moved = sweep_at(tmp_path / "B", seeds=[0, 1, 2, 3], learners=[{"name": "tfs"}])
-    identity.check_tracked(tracking_uri, "experiment", moved.plan)
+    run_tree.check_tracked(tracking_uri, "experiment", moved.plan)
     assert made.write_all(moved, tracking_uri) == run_id
 
 
 def test_a_run_of_an_older_version_is_taken_as_it_is_and_then_known(tmp_path, tracking_uri):
     run_id = made.write_all(sweep_at(tmp_path / "A"), tracking_uri)
-    for tag in (identity.HASH, identity.WHOLE):
+    for tag in (tracking_ownership.HASH, tracking_ownership.WHOLE):
         MlflowClient(tracking_uri).delete_tag(run_id, tag)
     other = sweep_at(tmp_path / "B", batch_size=5)
-    identity.check_tracked(tracking_uri, "experiment", other.plan)
+    run_tree.check_tracked(tracking_uri, "experiment", other.plan)
     assert made.write_all(other, tracking_uri) == run_id
     with pytest.raises(ConfigError, match=r"batch_size: another sweep has this name, with 5 \(got 10\)"):
-        identity.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)
+        run_tree.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)
 
 
 def test_what_is_too_long_for_a_tag_is_refused_without_the_difference(tmp_path, tracking_uri):
     long = {"name": "images", "options": {"classes": [f"class {number}" for number in range(1_000)]}}
     made.write_all(sweep_at(tmp_path / "A", stream=long), tracking_uri)
-    identity.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "B", stream=long).plan)
+    run_tree.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "B", stream=long).plan)
     with pytest.raises(ConfigError) as caught:
-        identity.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "B").plan)
+        run_tree.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "B").plan)
     (line,) = caught.value.faults
     assert line.endswith("another sweep has this name (got same); choose another name, or another tracking.experiment")
 

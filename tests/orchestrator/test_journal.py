@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from orchestrator import chunks, config
+from orchestrator.curves import Curves
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal, given_before
-from orchestrator.metrics import Curves
 from orchestrator.planning import make_plan
 from tests.orchestrator.computed_sweep import empty, flip, garble, halve
 

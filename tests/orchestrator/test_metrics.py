@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from orchestrator import metrics
-from orchestrator.metrics import Curves, Interval
+from orchestrator.curves import Curves
+from orchestrator.metrics import Interval
 
 NAN = math.nan
 

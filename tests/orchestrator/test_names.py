@@ -11,7 +11,7 @@ from orchestrator.ending import resume_command
 from orchestrator.errors import ConfigError
 from orchestrator.plan import sweep_folder
 from orchestrator.strict_yaml import overridden
-from orchestrator.sweep import run_sweep
+from orchestrator.sweep_api import run_sweep
 from orchestrator.words import read
 from streams import build
 from tests.orchestrator.computed_sweep import compute

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from orchestrator.pbt import decide, explore, fitness
 from orchestrator.schedulers import PbtOptions
 from orchestrator.spaces import Space

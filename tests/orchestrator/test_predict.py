@@ -1,6 +1,5 @@
 """Learners loaded again from their runs predict on picture files as they do on arrays; what is wrong is one line each."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +9,16 @@ from mlflow import MlflowClient
 from PIL import Image
 
 import learners
-from learners import checkpoint, networks, registry
+from learners import checkpoint, network_build, registry
 from orchestrator import chunks, predict
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan import Trial
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
+from tests.orchestrator import made_sweep as made
 
 
 def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3, 28, 28), classes=10):
     """A learner that has learned nothing, but is one."""
-    setting = learners.Setting(networks.build(network, shape, classes), list(seeds), 10, 9, classes)
+    setting = learners.Setting(network_build.build(network, shape, classes), list(seeds), 10, 9, classes)
     learner = registry.create(name, {}, setting)
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, name, learner, network, shape)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import learners
-from learners import networks, registry
+from learners import network_build, registry
 from orchestrator import chunks, metrics, protocol
 from orchestrator.errors import OrchestratorError
 from orchestrator.source import StoreSource
@@ -31,7 +31,7 @@ class Recorder(learners.Learner):
         images = learners.ImageTable(
             store.pixels, learners.ViewArrays(store.views.source_index, store.views.geometry, store.views.background)
         )
-        network = networks.build("rainbow", store.shape, store.classes)
+        network = network_build.build("rainbow", store.shape, store.classes)
         super().__init__(None, learners.Setting(network, seeds, 10, 3, store.classes, images))
         self.calls: list[tuple[str, Any]] = []
         self.bad_at: tuple[int, int] | None = None

@@ -7,8 +7,8 @@ import weakref
 import pytest
 import ray
 
-from orchestrator.launch import ray_running
 from orchestrator.ray_health import LOCAL_S
+from orchestrator.ray_start import ray_running
 
 
 class Cycle:

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator import charts, figures, report, tables
+from orchestrator import charts, figures, report, report_write, tables
 from orchestrator.charts import Chart, Panel, Series
 from orchestrator.comparison import Difference, Reached, Row
 from orchestrator.errors import OrchestratorError
@@ -22,10 +21,7 @@ from orchestrator.page_charts import Hidden, plot
 from orchestrator.plan import Trial
 from orchestrator.results import ConfigurationRuns, SweepRuns, load_curves
 from orchestrator.tracking import Writer
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
+from tests.orchestrator import made_sweep as made
 
 CHARTS = ["adaptation", "cost", "learning_curves"]
 FILES = sorted(
@@ -65,7 +61,7 @@ class Finished:
     uri: str
     parent_id: str
     out: Path
-    report: report.Report
+    report: report_write.Report
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +69,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     sweep, uri = three_learners(folder / "results"), made.new_database(tmp_path_factory, folder)
     parent_id = made.write_all(sweep, uri)
-    return Finished(sweep, uri, parent_id, folder / "out", report.write_report("sweep", uri, folder / "out"))
+    return Finished(sweep, uri, parent_id, folder / "out", report_write.write_report("sweep", uri, folder / "out"))
 
 
 def by_seed(sweep, trial):
@@ -127,7 +123,7 @@ def test_the_figures_show_something(finished, tmp_path):
     assert matplotlib.image.imread(png).shape[1] == 2160
     assert painted(png) > 0.01
     assert svg.read_text().count("<path") > 50
-    report.write_report("sweep", finished.uri, tmp_path / "again")
+    report_write.write_report("sweep", finished.uri, tmp_path / "again")
     assert (tmp_path / "again" / svg.name).read_text() == svg.read_text(), "the same curves give the same file"
     for chart in CHARTS:
         assert painted(finished.out / f"{chart}.png") > 0.0005, chart
@@ -204,7 +200,7 @@ def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, 
     writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
     writer.start()
     assert writer.drain() == []
-    empty = report.write_report("sweep", tracking_uri, tmp_path / "empty")
+    empty = report_write.write_report("sweep", tracking_uri, tmp_path / "empty")
     assert empty.best is None and len(empty.table.splitlines()) == 2 and len(empty.summary) == 0
     assert "Cumulative error: no task is over yet" in (tmp_path / "empty" / "report.html").read_text(encoding="utf-8")
     assert capsys.readouterr().err == ""
@@ -214,7 +210,7 @@ def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, 
     writer.failed(online.key, "broken")
     assert writer.drain() == []
     writer.close("KILLED")
-    written = report.write_report("sweep", tracking_uri, tmp_path / "out")
+    written = report_write.write_report("sweep", tracking_uri, tmp_path / "out")
     assert written.best == "foml K=5"
     assert written.table.splitlines()[3].endswith("seeds 0 1 2 failed")
     points = pd.read_csv(tmp_path / "out" / "curves.csv")
@@ -230,7 +226,7 @@ def test_no_winner_where_every_configuration_has_lost_a_seed(sweep, tracking_uri
     for trial in sweep.plan.trials:
         sweep.whole[trial.key].diverged[0] = 59
     made.write_all(sweep, tracking_uri)
-    written = report.write_report("sweep", tracking_uri, tmp_path / "out")
+    written = report_write.write_report("sweep", tracking_uri, tmp_path / "out")
     assert written.best is None
     assert written.summary.n.tolist() == [1, 2, 2] and written.summary.label.tolist()[0] == "tfs"
 
@@ -455,4 +451,4 @@ def test_mistakes_of_the_user_are_one_line_and_exit_code_2(sweep, tracking_uri, 
     assert report.main(["--tracking-uri", tracking_uri, "--out", str(tmp_path / "file" / "x")]) == 2
     assert capsys.readouterr().err.startswith(f"{tmp_path}/file/x: must be a folder that can be written")
     with pytest.raises(OrchestratorError):
-        report.write_report("sweep", tracking_uri, tmp_path / "file")
+        report_write.write_report("sweep", tracking_uri, tmp_path / "file")

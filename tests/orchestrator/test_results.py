@@ -1,6 +1,5 @@
 """`load_curves` gives back what was put in."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,8 @@ from orchestrator import metrics, results, run_tree
 from orchestrator.plan import Trial
 from orchestrator.results import SweepNotFound, load_curves
 from orchestrator.tracking import TrackingError, Writer, prepare
+from tests.orchestrator import made_sweep as made
 from tests.orchestrator.computed_sweep import empty, flip, garble, halve, spoil_a_value
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
 
 NASTY = "Größe 'a' \"b\" ../../d $x"
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from orchestrator import chunks, config, rounds
+from orchestrator.curves import Curves
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal
 from orchestrator.legs import Leg, Stage
-from orchestrator.metrics import Curves
 from orchestrator.plan import Trial
 from orchestrator.planning import make_plan
 from orchestrator.run_names import parameters

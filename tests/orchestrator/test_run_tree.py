@@ -3,7 +3,6 @@
 import json
 import math
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,11 +13,8 @@ from mlflow import MlflowClient
 
 from orchestrator import tracking
 from orchestrator.plan import Trial
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
-from seen_sweep import Seen, assert_seed_runs_hold, writer_of
+from tests.orchestrator import made_sweep as made
+from tests.orchestrator.seen_sweep import Seen, assert_seed_runs_hold, writer_of
 
 NASTY = "Größe 'a' \"b\" `c` ../../d %s \\ ;--"
 

@@ -18,7 +18,7 @@ import pyte
 import pytest
 from rich.console import Console
 
-from orchestrator import config, usage
+from orchestrator import config, machine
 from orchestrator.planning import make_plan
 from orchestrator.progress import Progress
 from orchestrator.screen import Screen, leaders
@@ -115,18 +115,18 @@ def test_gpus_as_nvidia_smi_tells_them(tmp_path: Path, monkeypatch: pytest.Monke
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     mib = 1024 * 1024
-    assert usage.gpus() == [usage.Gpu(0.87, 3000 * mib, 81559 * mib), usage.Gpu(None, 0, 81559 * mib)]
+    assert machine.gpus() == [machine.Gpu(0.87, 3000 * mib, 81559 * mib), machine.Gpu(None, 0, 81559 * mib)]
     tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
-    assert usage.gpus() == []
+    assert machine.gpus() == []
 
 
 def test_memory_of_this_process() -> None:
-    before = usage.resident_bytes()
+    before = machine.resident_bytes()
     block = bytearray(os.urandom(64)) * 2_000_000  # 128 MB, written
-    after = usage.resident_bytes()
+    after = machine.resident_bytes()
     assert before is not None and after is not None
     assert 100e6 < after - before < 200e6
-    assert usage.machine_bytes() is not None and after < usage.machine_bytes()  # type: ignore[operator]
+    assert machine.machine_bytes() is not None and after < machine.machine_bytes()  # type: ignore[operator]
     del block
 
 

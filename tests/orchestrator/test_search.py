@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from orchestrator import chunks, config
+from orchestrator.curves import Curves
 from orchestrator.errors import ConfigError
 from orchestrator.journal import Journal
-from orchestrator.metrics import Curves
 from orchestrator.plan import Trial
 from orchestrator.planning import make_plan
 from orchestrator.search import Search

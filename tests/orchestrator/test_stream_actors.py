@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator import config
 from orchestrator.actors import ActorSource
 from orchestrator.errors import ConfigError, OrchestratorError
-from orchestrator.launch import check_resources, prepare_environment, ray_running
+from orchestrator.ray_start import check_resources, prepare_environment, ray_running
 from orchestrator.source import StoreSource
 from orchestrator.stream_actors import SHARED_STORES, StreamActor, StreamActors, own_stream_actor
 from streams.errors import StoreError

@@ -23,7 +23,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from learners import checkpoint
-from orchestrator import machine, metrics, predict, protocol, provenance, report, rerun, sweep
+from orchestrator import machine, metrics, predict, protocol, provenance, report_write, rerun, sweep_api
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.plan import Configuration
 from orchestrator.results import load_curves
@@ -203,14 +203,14 @@ def test_a_signal_while_the_report_is_written_leaves_a_document_that_says_how_to
     finished: tuple[Path, subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = finished
-    write = report.write_report
+    write = report_write.write_report
 
     def interrupted(*given: Any) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return write(*given)
 
     with monkeypatch.context() as changed:
-        changed.setattr(report, "write_report", interrupted)
+        changed.setattr(report_write, "write_report", interrupted)
         done = run_here(folder, "sweep.yaml", "--json", "--quiet", f"tracking.uri={uri(folder)}")
     told = json.loads(done.stdout)
     resume = "python -m orchestrator.sweep --resume tiny"
@@ -238,7 +238,7 @@ def test_words_and_arguments_that_do_not_go_together_are_one_line(
         ({"sweep": "sweep.yaml", "resume": "tiny"}, "run_sweep: sweep: resume='tiny' takes the sweep from its folder"),
     ):
         with pytest.raises(ConfigError) as caught:
-            sweep.run_sweep(**arguments)  # type: ignore[arg-type]
+            sweep_api.run_sweep(**arguments)  # type: ignore[arg-type]
         assert str(caught.value).startswith(line) and len(caught.value.faults) == 1
 
 

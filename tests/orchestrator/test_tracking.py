@@ -17,11 +17,8 @@ from orchestrator.plan import Plan, Trial
 from orchestrator.run_names import parameters
 from orchestrator.tracking import TrackingError, Writer, prepare
 from orchestrator.tracking_projection import Projection
-
-sys.path.insert(0, str(Path(__file__).parent))  # pytest imports tests by path, and what they share not at all
-
-import made_sweep as made
-from seen_sweep import Seen, assert_seed_runs_hold, writer_of
+from tests.orchestrator import made_sweep as made
+from tests.orchestrator.seen_sweep import Seen, assert_seed_runs_hold, writer_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ from orchestrator import config, tracking_database
 from orchestrator.ending import SOME_FAILED, report_on
 from orchestrator.halt import Halt
 from orchestrator.journal import Journal
-from orchestrator.launch import Outcome
+from orchestrator.outcome import Outcome
 from orchestrator.plan import Plan
 from orchestrator.tracking_database import TrackingError, await_server, open_existing, prepare
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from orchestrator.metrics import Curves
+from orchestrator.curves import Curves
 from orchestrator.tracking_points import Point, seed_points
 
 BATCHES = 12

@@ -10,7 +10,7 @@ import pytest
 
 from streams.build import build
 from streams.errors import SourceError
-from streams.labels import classes_from_labels
+from streams.folder_images import classes_from_labels
 from streams.recipe import Collected, Images, Progress, Recipe, SeedTable, silent
 
 

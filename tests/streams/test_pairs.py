@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streams.class_tasks import class_chain, deal_pools
-from streams.pairs import draw_pairs
+from streams.class_tasks import class_chain, draw_pairs
+from streams.pools import deal_pools
 from streams.randomness import generator
 
 
