@@ -8,7 +8,7 @@ import torch
 from mlflow.tracking import MlflowClient
 
 from learners import checkpoint
-from orchestrator.results import load_curves
+from orchestrator.tracking.reader import load_curves
 
 folder = Path(sys.argv[1])
 uri = f"sqlite:///{folder / 'mlflow.db'}"

@@ -37,13 +37,16 @@ def main() -> int:
 
 
 def _measure(trials: int) -> int:
-    from orchestrator import execution, sweep_api, tracking, tune_callback
+    from orchestrator.execution import callbacks
+    from orchestrator.sweep import api
+    from orchestrator.sweep import run as execution
+    from orchestrator.tracking import writer as tracking
 
     memory: list[float] = []  # KB held by the driver as each trial ends
     ends: list[float] = []
     results: list[float] = []
     drains: list[float] = []
-    callback: Any = tune_callback.TakeResults
+    callback: Any = callbacks.TakeResults
     callback.on_trial_complete = _after(
         callback.on_trial_complete, lambda: (memory.append(_held()), ends.append(_now()))
     )
@@ -54,7 +57,7 @@ def _measure(trials: int) -> int:
     execution.run_trials = _with_idle(execution.run_trials)
 
     began, cpu = _now(), resource.getrusage(resource.RUSAGE_SELF)
-    result = sweep_api.run_sweep(
+    result = api.run_sweep(
         {
             "name": "many",
             "stream": {"name": "rainbow_digits", "tasks": 2, "train": 100, "validation": 12, "test": 12},
@@ -88,10 +91,10 @@ def _with_idle(run_trials: Callable[..., None]) -> Callable[..., None]:
     """Trials whose actors find the idle learner, too."""
 
     def run(*given: Any, **named: Any) -> None:
-        from orchestrator import actors
+        from orchestrator.execution import learner_actor
 
         folder = str(LEARNERS)
-        original = actors.LearnerActor
+        original = learner_actor.LearnerActor
 
         class LearnerActor(original):  # type: ignore[valid-type, misc]
             def setup(self, config: dict[str, Any]) -> None:
@@ -103,7 +106,7 @@ def _with_idle(run_trials: Callable[..., None]) -> Callable[..., None]:
                     registry.names.cache_clear()  # the process may have asked for them before
                 super().setup(config)
 
-        actors.LearnerActor = LearnerActor  # type: ignore[misc]
+        learner_actor.LearnerActor = LearnerActor  # type: ignore[misc]
         run_trials(*given, **named)
 
     return run

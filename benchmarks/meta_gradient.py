@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.meta_gradient_steps import OTHERS, SHAPES, N, contenders, make_case, ours
-from learners.devices import settle
+from learners.networks.determinism import settle
 
 # In single precision the Siamese network has no meta-gradient to compare: where rounding moves a value over a ReLU's
 # or a max-pool's edge, batch norm enlarges it, and autograd itself is 1e-3 to 4e-2 off.

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from learners.architectures import NETWORKS
 from learners.batch import Batch
-from learners.meta_gradient import OnlineStep, adjoint, online_step
-from learners.network_build import build
-from learners.networks import cross_entropy
-from learners.optim import make
-from learners.tangent import TangentNetwork
+from learners.networks.architectures import NETWORKS
+from learners.networks.build import build
+from learners.networks.network import cross_entropy
+from learners.networks.tangent import TangentNetwork
+from learners.training.meta_gradient import OnlineStep, adjoint, online_step
+from learners.training.optim import make
 
 N, CLASSES = 10, 10
 ALPHA1, ALPHA2, BETA1, BETA2 = 0.01, 0.001, 0.05, 0.01

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import learners
-from learners.architectures import RainbowNet
-from orchestrator.source import StoreSource
+from learners.networks.architectures import RainbowNet
+from orchestrator.protocol.source import StoreSource
 from streams import recipes
 from streams.build import cached
 from streams.schedule import Sequential

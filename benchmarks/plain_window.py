@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 import learners
-from learners.network_build import build
-from learners.networks import cross_entropy
-from orchestrator.source import StoreSource
+from learners.networks.build import build
+from learners.networks.network import cross_entropy
+from orchestrator.protocol.source import StoreSource
 from streams import recipes
 from streams.build import cached
 from streams.schedule import Sequential

@@ -12,8 +12,8 @@ import argparse
 import numpy as np
 import pandas as pd
 
-from orchestrator.metrics import Interval, interval
-from orchestrator.results import load_curves
+from orchestrator.protocol.metrics import Interval, interval
+from orchestrator.tracking.reader import load_curves
 
 LAST = 8
 """Tasks that the final error is a mean of."""

@@ -42,13 +42,14 @@ CHUNK, SEEDS = 40, 10
 
 def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
     """Run one sweep here. Returns what this process used, and how much of everything there was."""
-    from orchestrator import report_write, tracking
+    from orchestrator.report import write as report_write
+    from orchestrator.tracking import writer
 
     used: dict[str, int] = {}
     results = points = 0
-    real_send, real_report = tracking.Writer.results, report_write.write_report
+    real_send, real_report = writer.Writer.results, report_write.write_report
 
-    def counted(self: tracking.Writer, key: str, curves: Any) -> None:
+    def counted(self: writer.Writer, key: str, curves: Any) -> None:
         nonlocal results, points
         results += 1
         points += sum(curve.size for curve in curves.by_batch.values()) + 2 * len(curves.evaluations.get("error", ()))
@@ -60,9 +61,9 @@ def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
         used["memory"] = 1024 * int(status.partition("VmHWM:")[2].split()[0])
         return real_report(*words, **more)
 
-    tracking.Writer.results = counted  # type: ignore[method-assign]
+    writer.Writer.results = counted  # type: ignore[method-assign]
     report_write.write_report = before_report
-    from orchestrator import sweep_api as sweeps
+    from orchestrator.sweep import api as sweeps
 
     sweeps.run_sweep(
         {
@@ -100,12 +101,12 @@ def stream_actor() -> Iterator[str]:
     """What one stream actor serves, and what a result weighs on the network."""
     import ray
 
-    from orchestrator.ray_start import ray_running
-    from orchestrator.stream_actors import StreamActors, own_stream_actor
+    from orchestrator.execution.ray_session import ray_running
+    from orchestrator.execution.stream_actor import StreamActors, own_stream_actor
     from streams import build
     from streams.rainbow import RainbowDigits
     from streams.schedule import Sequential
-    from streams.store import TaskStore
+    from streams.store.task_store import TaskStore
 
     seeds, count = list(range(SEEDS)), CHUNK * BATCH
     store = TaskStore.open(build.cached(RainbowDigits(tasks=20, train=200), seeds).path)
@@ -134,13 +135,13 @@ def stream_actor() -> Iterator[str]:
 
 def result_weight() -> Iterator[str]:
     """Bytes that a learner sends to the driver with each result."""
-    from orchestrator import protocol
+    from orchestrator.protocol import online
     from streams import build
     from streams.rainbow import RainbowDigits
-    from streams.store import TaskStore
+    from streams.store.task_store import TaskStore
 
     store = TaskStore.open(build.cached(RainbowDigits(tasks=20, train=200), list(range(SEEDS))).path)
-    run = protocol.assemble(store, "foml", {}, list(range(SEEDS)))
+    run = online.assemble(store, "foml", {}, list(range(SEEDS)))
     run.advance(4)
     weight = len(pickle.dumps(run.advance(CHUNK)))
     curves = len(run.curves.by_batch)
@@ -149,9 +150,9 @@ def result_weight() -> Iterator[str]:
 
 def mlflow_rate(uri: str, name: str, server: int | None = None) -> Iterator[str]:
     """Points by batches of a thousand, here and in the server's process (and its children)."""
-    from orchestrator.run_tree import write
-    from orchestrator.tracking_database import connect, experiment_id, prepare
-    from orchestrator.tracking_points import Point
+    from orchestrator.tracking.database import connect, experiment_id, prepare
+    from orchestrator.tracking.points import Point
+    from orchestrator.tracking.runs import write
 
     prepare(uri)
     client = connect(uri)

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from learners import Batch, ImageTable, Learner, Setting, create, names
-from learners.devices import settle
-from learners.network_build import build
+from learners.networks.build import build
+from learners.networks.determinism import settle
 
 N, CLASSES, PICTURES, TASK, SHAPE = 10, 10, 2000, 9, (3, 28, 28)
 

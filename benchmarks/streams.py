@@ -32,18 +32,18 @@ import numpy as np
 import torch
 
 import learners
-from orchestrator import protocol
-from orchestrator.actors import ActorSource
-from orchestrator.ray_start import ray_running
-from orchestrator.source import Shape, Source, Stack, StoreSource
-from orchestrator.stream_actors import StreamActors, own_stream_actor
+from orchestrator.execution.learner_actor import ActorSource
+from orchestrator.execution.ray_session import ray_running
+from orchestrator.execution.stream_actor import StreamActors, own_stream_actor
+from orchestrator.protocol import online
+from orchestrator.protocol.source import Shape, Source, Stack, StoreSource
 from streams import build
 from streams.class_tasks import SingleTasks
 from streams.online_cifar100 import FOLDER, OnlineCifar100
 from streams.rainbow import RainbowDigits
 from streams.recipe import Collected, Progress, location, number, silent
 from streams.schedule import Sequential
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 from streams.stream import Datapoints, Stream
 
 
@@ -167,7 +167,7 @@ class Timed:
 def waiting_share(store: TaskStore, source: Source, chunks: int) -> float:
     """The share of its time that the quickest learner waits for data, over some chunks after the first."""
     timed = Timed(source)
-    run = protocol.assemble(store, "online", {}, [0], N, source=timed)
+    run = online.assemble(store, "online", {}, [0], N, source=timed)
     run.advance(CHUNK)
     began, timed.waited = time.perf_counter(), 0.0
     for _ in range(chunks):

@@ -59,11 +59,11 @@ def main() -> None:
 
 def _rounds(minutes: float, K: int) -> int:
     """Configurations, one after the other, that are so many minutes of work."""
-    from orchestrator import protocol
+    from orchestrator.protocol import online
     from streams import recipes
     from streams.build import cached
 
-    run = protocol.assemble(cached(recipes()["rainbow_digits"](**STREAM), SEEDS), "foml", {"K": K}, SEEDS)
+    run = online.assemble(cached(recipes()["rainbow_digits"](**STREAM), SEEDS), "foml", {"K": K}, SEEDS)
     run.advance(10)
     began = time.monotonic()
     run.advance(40)

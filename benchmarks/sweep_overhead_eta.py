@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orchestrator import execution, sweep
-from orchestrator.progress import Progress
+from orchestrator.console.progress import Progress
+from orchestrator.sweep import __main__, run
 
 
 class Noted(Progress):
@@ -27,5 +27,5 @@ class Noted(Progress):
 
 
 if __name__ == "__main__":
-    execution.Progress = Noted  # type: ignore[misc]
-    sys.exit(sweep.main(sys.argv[1:]))
+    run.Progress = Noted  # type: ignore[misc]
+    sys.exit(__main__.main(sys.argv[1:]))

@@ -64,9 +64,9 @@ def _one() -> dict[str, float]:
 
 
 def _first_update(trial: Path) -> float:
-    from orchestrator import chunks
+    from orchestrator.storage import trial_files
 
-    newest = chunks.newest(trial)
+    newest = trial_files.newest(trial)
     assert newest is not None
     return float(newest.curves.chunks["time_ms"][0]) / 1_000
 

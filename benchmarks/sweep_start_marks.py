@@ -27,19 +27,22 @@ def marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def main() -> int:
     mark("the interpreter runs")
-    from orchestrator import config, execution, ray_start, sweep, tracking_database
+    from orchestrator.config import load
+    from orchestrator.execution import ray_session
+    from orchestrator.sweep import __main__, run
+    from orchestrator.tracking import database
 
     mark("the command is imported")
-    config.load = marked(config.load, "the configuration is checked (imports torch)")
-    execution.open_store = marked(execution.open_store, "the store is open")
-    ray_start._found = marked(ray_start._found, "Ray is up")
-    tracking_database.prepare = marked(tracking_database.prepare, "MLflow has its database (imports mlflow)")
-    run_trials = execution.run_trials
+    load.load = marked(load.load, "the configuration is checked (imports torch)")
+    run.open_store = marked(run.open_store, "the store is open")
+    ray_session._found = marked(ray_session._found, "Ray is up")
+    database.prepare = marked(database.prepare, "MLflow has its database (imports mlflow)")
+    run_trials = run.run_trials
 
     def runs(*given: Any, **named: Any) -> None:
         from ray import tune
 
-        from orchestrator import actors  # noqa: F401
+        from orchestrator.execution import learner_actor  # noqa: F401
 
         mark("Tune and the actors' code are imported")
         fit = tune.Tuner.fit
@@ -51,8 +54,8 @@ def main() -> int:
         tune.Tuner.fit = fitted
         run_trials(*given, **named)
 
-    execution.run_trials = runs
-    return sweep.main(sys.argv[1:])
+    run.run_trials = runs
+    return __main__.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from learners.batch import Batch
 from learners.images import ImageTable
-from learners.networks import Network
+from learners.networks.network import Network
 
 Diagnostics = dict[str, Tensor]
 """Name → one number per replicate, [R]. A value that is not finite marks its replicate as diverged."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from learners import devices, network_build, registry
+from learners import registry
 from learners.base import Learner, Setting
+from learners.networks import build, determinism
 
 FORMAT = 1
 
@@ -93,7 +94,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
 
 def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
     """`load`, and what the learner's pictures have to be like."""
-    devices.settle(device)
+    determinism.settle(device)
     try:
         check_whole(path)
         content = torch.load(path, map_location=device, weights_only=True)
@@ -112,7 +113,7 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
 
 
 def _restored(content: dict[str, Any], device: torch.device | str) -> Learner:
-    network = network_build.build(
+    network = build.build(
         content["network"],
         content["image_shape"],
         content["classes"],

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, not_negative, positive
 from learners.batch import Batch
-from learners.buffer import Replay
-from learners.meta_gradient import OnlineStep, adjoint, online_step, unrolled
-from learners.networks import cross_entropy
-from learners.optim import AdamZero, Moments, make
+from learners.networks.network import cross_entropy
+from learners.training.meta_gradient import OnlineStep, adjoint, online_step, unrolled
+from learners.training.optim import AdamZero, Moments, make
+from learners.training.replay_buffer import Replay
 
 
 @dataclass(frozen=True)

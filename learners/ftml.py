@@ -12,12 +12,12 @@ from torch import Tensor
 
 from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
-from learners.budget import UpdateBudget
-from learners.buffer import Replay
-from learners.model import Model
-from learners.networks import Network, cross_entropy
-from learners.optim import SGD
+from learners.networks.network import Network, cross_entropy
 from learners.seeding import Generators
+from learners.training.model import Model
+from learners.training.optim import SGD
+from learners.training.replay_buffer import Replay
+from learners.training.update_budget import UpdateBudget
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_one, positive
 from learners.batch import Batch
-from learners.budget import UpdateBudget
-from learners.buffer import Replay
-from learners.exemplars import ByClass, chosen, evenly, no_exemplars, with_points
-from learners.model import Model
-from learners.networks import Loss
+from learners.networks.network import Loss
+from learners.training.exemplars import ByClass, chosen, evenly, no_exemplars, with_points
+from learners.training.model import Model
+from learners.training.replay_buffer import Replay
+from learners.training.update_budget import UpdateBudget
 
 AT_ONCE = 256  # datapoints embedded in one pass, for the sake of memory
 FARTHEST = -5.0  # logit of a class without a mean: below −4, the squared distance of two opposite unit vectors
@@ -42,7 +42,8 @@ class ICaRL(Learner):
 
     - Loss → `_loss`: sigmoid cross-entropy. The target is the label for every class of the present task, and for a
       known class absent from it the sigmoid of the model as it was at the boundary.
-    - Exemplars → `end_task`: ⌊M / known classes⌋ each, by herding on L2-normalised features (`learners.exemplars`).
+    - Exemplars → `end_task`: ⌊M / known classes⌋ each, by herding on L2-normalised features
+      (`learners.training.exemplars`).
     - Prediction → `predict`: the nearest of the renormalised class means (Algorithm 1), as −‖z − μ‖². For pairs the
       classes are *same* and *different*, over the pair feature.
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from learners.base import Diagnostics, Learner, Setting, documented, not_negative, positive
 from learners.batch import Batch
-from learners.model import Model
-from learners.networks import Loss, cross_entropy
+from learners.networks.network import Loss, cross_entropy
+from learners.training.model import Model
 
 
 @dataclass(frozen=True)

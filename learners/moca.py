@@ -11,10 +11,10 @@ from torch import Tensor
 
 from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_one, positive
 from learners.batch import Batch
-from learners.moca_belief import Belief
-from learners.moca_window import Window, window_loss
-from learners.optim import Adam, Moments
-from learners.pcoc import Prior
+from learners.changepoint.belief import Belief
+from learners.changepoint.pcoc import Prior
+from learners.changepoint.window import Window, window_loss
+from learners.training.optim import Adam, Moments
 
 AT_ONCE = 32  # datapoints predicted in one pass, for the sake of memory
 FARTHEST = 1e6  # bound on a feature: sums of squares stay far inside float32

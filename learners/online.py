@@ -7,7 +7,7 @@ from torch import Tensor
 
 from learners.base import Diagnostics, Learner, Setting, documented, positive
 from learners.batch import Batch
-from learners.model import Model
+from learners.training.model import Model
 
 
 @dataclass(frozen=True)

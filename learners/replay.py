@@ -9,8 +9,8 @@ from torch import Tensor
 
 from learners.base import Diagnostics, Learner, Setting, documented, positive
 from learners.batch import Batch
-from learners.buffer import Replay
-from learners.model import Model
+from learners.training.model import Model
+from learners.training.replay_buffer import Replay
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from learners.base import Diagnostics, Learner, Setting, at_least_one, positive
 from learners.batch import Batch
-from learners.budget import UpdateBudget
-from learners.buffer import Replay
-from learners.model import Model
+from learners.training.model import Model
+from learners.training.replay_buffer import Replay
+from learners.training.update_budget import UpdateBudget
 
 
 @dataclass(frozen=True)

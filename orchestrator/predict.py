@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator import kept
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.results import find
-from orchestrator.run_tree import PARENT
-from orchestrator.tracking_database import DEFAULT_URI, first_line, open_existing
-from streams.decode import read_picture
+from orchestrator.storage import retention
+from orchestrator.tracking.database import DEFAULT_URI, first_line, open_existing
+from orchestrator.tracking.reader import find
+from orchestrator.tracking.runs import PARENT
+from streams.sources.decode import read_picture
 
 if TYPE_CHECKING:
     from learners.checkpoint import Saved
@@ -138,9 +138,9 @@ def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None) -> 
 
 def _of_step(path: Path, step: int | None) -> Path:
     """The file of this step beside a checkpoint file."""
-    if step is None or kept.step(path.name) == step:
+    if step is None or retention.step(path.name) == step:
         return path
-    there = {at: each for each in path.parent.glob("learner-*.pt") if (at := kept.step(each.name)) is not None}
+    there = {at: each for each in path.parent.glob("learner-*.pt") if (at := retention.step(each.name)) is not None}
     if step not in there:
         raise OrchestratorError(_no_such_step(step, sorted(there), None))
     return there[step]
@@ -163,7 +163,7 @@ def _kept_with(client: Any, configuration: str, run: str, step: int | None) -> l
         if step is not None and files:
             files = _files_of(client, configuration, files, step)
         with tempfile.TemporaryDirectory() as folder:
-            wanted = [file for file in files if step is not None or kept.step(Path(file).name) is None]
+            wanted = [file for file in files if step is not None or retention.step(Path(file).name) is None]
             fetched = [(file, Path(client.download_artifacts(configuration, file, folder))) for file in sorted(wanted)]
             return [_checkpoint(path, f"run {run}: {file}") for file, path in fetched]
     except (MlflowException, OSError) as error:
@@ -183,10 +183,10 @@ def _files_of(client: Any, run_id: str, files: Sequence[str], step: int) -> list
     points = client.get_metric_history(run_id, "online_error")
     last = max((point.step for point in points), default=-1) + 1
     if step == last:
-        return [file for file in files if kept.step(Path(file).name) is None]
+        return [file for file in files if retention.step(Path(file).name) is None]
     by_stack: dict[Path, dict[int, str]] = {Path(file).parent: {} for file in files}
     for file in files:
-        if (at := kept.step(Path(file).name)) is not None:
+        if (at := retention.step(Path(file).name)) is not None:
             by_stack[Path(file).parent][at] = file
     there = set.intersection(*(set(of_stack) for of_stack in by_stack.values()))
     if step not in there:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator import metrics, results, tracked_tables
-from orchestrator.derived_curves import with_regret
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.results import SweepRuns
-from orchestrator.run_tree import write
-from orchestrator.tracked_tables import HINDSIGHT_FILE
-from orchestrator.tracking_points import REGRET, Point
+from orchestrator.protocol import metrics
+from orchestrator.report.derived_curves import with_regret
+from orchestrator.tracking import reader, tables
+from orchestrator.tracking.points import REGRET, Point
+from orchestrator.tracking.reader import SweepRuns
+from orchestrator.tracking.runs import write
+from orchestrator.tracking.tables import HINDSIGHT_FILE
 from streams.errors import StreamsError
 
 _EPOCHS = "foml.hindsight_epochs"
@@ -36,15 +37,16 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     Raises:
         OrchestratorError, StreamsError: no such sweep, no complete configuration, a stream without sharp boundaries.
     """
-    from learners import network_build
-    from orchestrator import config, hindsight
-    from orchestrator.journal import given_before
-    from orchestrator.plan import sweep_folder
-    from orchestrator.sweep_store import open_store
+    from learners.networks import build
+    from orchestrator.config import load
+    from orchestrator.plan.plan import sweep_folder
+    from orchestrator.plan.task_store import open_store
+    from orchestrator.protocol import hindsight
+    from orchestrator.storage.journal import given_before
     from streams.progress import ProgressLine
 
-    sweep = config.check(given_before(sweep_folder(storage, name), name, "NAME"), f"{storage}/{name}")
-    runs = results.find_sweep(name, sweep.document.tracking.uri, sweep.document.tracking.experiment)
+    sweep = load.check(given_before(sweep_folder(storage, name), name, "NAME"), f"{storage}/{name}")
+    runs = reader.find_sweep(name, sweep.document.tracking.uri, sweep.document.tracking.experiment)
     if not any(of.complete for of in runs.configurations):
         raise OrchestratorError(fault("sweep", "", "has no complete configuration to compare with hindsight", name))
     epochs = epochs or hindsight.EPOCHS
@@ -52,13 +54,13 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
         rule = f"this sweep's regret was computed with {before}, and what is in MLflow cannot be changed"
         raise OrchestratorError(fault("--epochs", "", rule, epochs))
     store = open_store(sweep)
-    network = network_build.build(sweep.network, store.shape, store.classes)
+    network = build.build(sweep.network, store.shape, store.classes)
     size = sweep.document.batch_size
     made = hindsight.reference(store, network, sweep.seeds, sweep.schedule, size, epochs, ProgressLine())
-    curves = with_regret(runs, results.curves_of(runs), made)
+    curves = with_regret(runs, reader.curves_of(runs), made)
     found = curves[curves.metric == REGRET]
     # Kept once it has served: every report of the sweep reads it from then on.
-    tracked_tables.keep(runs.client, runs.run_id, {HINDSIGHT_FILE: made}, {_EPOCHS: str(epochs)})
+    tables.keep(runs.client, runs.run_id, {HINDSIGHT_FILE: made}, {_EPOCHS: str(epochs)})
     _write(runs, found)
     return found
 

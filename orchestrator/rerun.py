@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator import plan, provenance
-from orchestrator.curves import Curves
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.plan import Configuration
-from orchestrator.results import find
-from orchestrator.run_tree import CONFIGURATION_FILE, PARENT, search
-from orchestrator.tracking_database import DEFAULT_URI, first_line, open_existing
-from orchestrator.tracking_points import BY_TASK, seed_points
+from orchestrator.plan import plan
+from orchestrator.plan.plan import Configuration
+from orchestrator.protocol.curves import Curves
+from orchestrator.tracking import provenance
+from orchestrator.tracking.database import DEFAULT_URI, first_line, open_existing
+from orchestrator.tracking.points import BY_TASK, seed_points
+from orchestrator.tracking.reader import find
+from orchestrator.tracking.runs import CONFIGURATION_FILE, PARENT, search
 from streams import recipes
 from streams.build import cached
 from streams.errors import StreamsError
 from streams.progress import ProgressLine
 from streams.schedule import HeldBack, Schedule, schedules
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 
 SAME, DIFFERENT = 0, 1
 Points = dict[str, dict[int, float]]
@@ -179,16 +180,17 @@ def _schedule(described: dict[str, Any]) -> Schedule:
 def _run(recorded: Recorded, store: TaskStore, stack: list[int], tell: Callable[[str], None]) -> Curves:
     import torch
 
-    from orchestrator import machine, protocol
+    from orchestrator.protocol import online
+    from orchestrator.system import hardware
 
     configuration, how = recorded.configuration, recorded.described["run"]
     resources = how.get("resources", {})
     torch.set_num_threads(max(1, int(resources.get("cpus", 1))))
     device = torch.device("cuda" if resources.get("gpus", 0) and torch.cuda.is_available() else "cpu")
-    before, now = recorded.tags.get("foml.device", "unknown"), machine.device_name(device)
+    before, now = recorded.tags.get("foml.device", "unknown"), hardware.device_name(device)
     if before != now:
         tell(f"device: {before} then, {now} now")
-    run = protocol.assemble(
+    run = online.assemble(
         store,
         configuration.learner,
         configuration.options,

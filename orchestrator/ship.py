@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator import provenance
 from orchestrator.errors import OrchestratorError, fault
+from orchestrator.tracking import provenance
 
 TREE = Path(__file__).resolve().parent.parent
 PACKED = ("pyproject.toml", "README.md", "LICENSE", "learners", "streams", "orchestrator", "tune_configs")

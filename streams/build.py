@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from streams import manifest as manifests
-from streams.cache import cache_folder, locked
-from streams.checks import check_collected, check_table
 from streams.errors import OptionError, SourceError, StoreError, StreamsError, fault
 from streams.options import option_faults, recipe_from_words
 from streams.progress import ProgressLine
-from streams.publish import publish, sweep_unfinished, write_images, write_seed
 from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
-from streams.store import TaskStore
+from streams.store import manifest as manifests
+from streams.store.cache import cache_folder, locked
+from streams.store.checks import check_collected, check_table
+from streams.store.publish import publish, sweep_unfinished, write_images, write_seed
+from streams.store.task_store import TaskStore
 
 MOST_SEEDS = 10_000
 

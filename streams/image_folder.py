@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from streams.class_tasks import PairTasks, SingleTasks
-from streams.decode import SUFFIXES
-from streams.downloads import fingerprint
 from streams.errors import SourceError, fault
-from streams.folder_images import FileSource, ImageFormat, Pools, collect_files
 from streams.recipe import Collected, Progress, Recipe, location, number, silent
+from streams.sources.decode import SUFFIXES
+from streams.sources.downloads import fingerprint
+from streams.sources.image_files import FileSource, ImageFormat, Pools, collect_files
 
 
 @dataclass(frozen=True)

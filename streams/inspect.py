@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streams import manifest as manifests
 from streams.errors import OptionError, StoreError, StreamsError, fault
 from streams.recipe import SPLITS
-from streams.store import Table, TaskStore
+from streams.store import manifest as manifests
+from streams.store.task_store import Table, TaskStore
 from streams.stream import Stream
 
 _LONG = 160

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from streams.class_tasks import PairTasks
-from streams.downloads import fingerprint
 from streams.errors import SourceError, fault
-from streams.folder_images import FileSource, ImageFormat, Pools, collect_files
 from streams.recipe import Collected, Progress, location, number, silent
+from streams.sources.downloads import fingerprint
+from streams.sources.image_files import FileSource, ImageFormat, Pools, collect_files
 
 IMAGES = "img_align_celeba"
 IDENTITIES = "identity_CelebA.txt"

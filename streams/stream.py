@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from streams.recipe import SPLITS, TRAIN
 from streams.schedule import Ends, Schedule, Sequential
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from streams.errors import StreamsError
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

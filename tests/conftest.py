@@ -6,16 +6,16 @@ import signal
 import pytest
 
 LONGEST = (
-    "test_sweep.py",
+    "test_main.py",
     "test_interruptions.py",
-    "test_tracking.py",
-    "test_storage.py",
+    "test_writer.py",
+    "test_mirror.py",
     "test_screen.py",
-    "test_budget.py",
+    "test_ledger.py",
     "test_hindsight.py",
     "test_population.py",
     "test_examples.py",
-    "test_report.py",
+    "test_write.py",
 )
 """Files of tests that take longest: they come first, so that of two files at a time none is left over at the end."""
 

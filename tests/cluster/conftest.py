@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from orchestrator import ship
-from orchestrator.cluster_file import check_cluster_file
+from orchestrator.cluster.launcher_file import check_cluster_file
 
 from . import hosts as hosts_of
 from .hosts import Hosts, constrain

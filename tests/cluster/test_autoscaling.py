@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator import chunks, ship
+from orchestrator import ship
+from orchestrator.storage import trial_files
 
 from . import hosts as hosts_of
 from .conftest import ROOT, hosts_or_skip
@@ -90,5 +91,5 @@ def test_nodes_come_when_a_sweep_asks_for_gpus(host: Hosts, monkeypatch: pytest.
     assert "2 at a time" in said
     assert said.count("joined: ") >= 1
     trials = {path.parent for path in (host.shared / "results/scaled").glob("*/chunk-*.pt")}
-    newest = [chunks.newest(path) for path in trials]
+    newest = [trial_files.newest(path) for path in trials]
     assert [chunk is not None and chunk.finished for chunk in newest] == [True, True]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from learners import Batch, ImageTable, Learner, Setting, create, learner_class
-from learners.architectures import EmbeddingNet, RainbowNet, SiameseNet
-from learners.network_build import build
-from learners.networks import Network
+from learners.networks.architectures import EmbeddingNet, RainbowNet, SiameseNet
+from learners.networks.build import build
+from learners.networks.network import Network
 from learners.seeding import generator
 
 BATCH = 5

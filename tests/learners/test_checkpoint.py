@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from learners import checkpoint, names
-from learners.network_build import build
+from learners.networks.build import build
 
 
 @pytest.fixture

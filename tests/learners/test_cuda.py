@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from learners import checkpoint, names
-from learners.devices import settle
-from learners.network_build import build
-from learners.networks import cross_entropy
+from learners.networks.build import build
+from learners.networks.determinism import settle
+from learners.networks.network import cross_entropy
 from tests.learners.test_contract import assert_same_bits, leaves, stored
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from learners import Learner
-from learners.networks import cross_entropy
-from learners.optim import Adam
+from learners.networks.network import cross_entropy
+from learners.training.optim import Adam
 
 
 def drawn_positions(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from learners import Batch
 from learners.ftml import outer_gradient
-from learners.networks import Network, cross_entropy
-from learners.optim import SGD, Adam
+from learners.networks.network import Network, cross_entropy
+from learners.training.optim import SGD, Adam
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from learners import Batch, ImageTable, Learner, Setting, create
-from learners.architectures import EmbeddingNet
-from learners.exemplars import herding
-from learners.networks import Network
+from learners.networks.architectures import EmbeddingNet
+from learners.networks.network import Network
+from learners.training.exemplars import herding
 
 
 class PixelNet(EmbeddingNet):

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from learners import Batch, Learner
+from learners.changepoint.belief import Belief
+from learners.changepoint.pcoc import Prior, log_joint
+from learners.changepoint.window import Window, window_loss
 from learners.moca import FARTHEST
-from learners.moca_belief import Belief
-from learners.moca_window import Window, window_loss
-from learners.pcoc import Prior, log_joint
 
 D = torch.float64
 HAZARD = 0.05

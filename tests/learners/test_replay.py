@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional as F
 
-from learners.optim import Adam
+from learners.training.optim import Adam
 
 
 def test_one_step_on_the_joined_batch(smooth) -> None:

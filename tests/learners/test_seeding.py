@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from learners.networks import Network
+from learners.networks.network import Network
 from learners.seeding import Generators, generator, torch_seed
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from learners.networks import Network
-from learners.optim import Adam
+from learners.networks.network import Network
+from learners.training.optim import Adam
 
 
 def test_a_boundary_brings_new_weights_and_a_fresh_optimiser(smooth) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from learners import checkpoint
-from orchestrator import chunks, config, protocol
-from orchestrator.curves import Curves
-from orchestrator.journal import Journal
-from orchestrator.plan import Trial, sweep_folder
-from orchestrator.planning import make_plan
-from orchestrator.sweep_store import open_store
+from orchestrator.config import load
+from orchestrator.plan.expand import make_plan
+from orchestrator.plan.plan import Trial, sweep_folder
+from orchestrator.plan.task_store import open_store
+from orchestrator.protocol import online
+from orchestrator.protocol.curves import Curves
+from orchestrator.storage import trial_files
+from orchestrator.storage.journal import Journal
 
 CHUNK = 4
 
@@ -25,7 +27,7 @@ def compute(
 
     Returns the sweep's folder, its trials, and for each the curves of the whole stream.
     """
-    sweep = config.load(folder / "sweep.yaml")
+    sweep = load.load(folder / "sweep.yaml")
     store = open_store(sweep)
     root = sweep_folder(folder / sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash))
@@ -33,16 +35,16 @@ def compute(
     whole = {}
     for index, trial in enumerate(journal.plan.trials):
         of = trial.configuration
-        run = protocol.assemble(store, of.learner, of.options, list(trial.seeds), of.batch_size, of.network)
-        attempt = chunks.claim(trial.folder(root))
+        run = online.assemble(store, of.learner, of.options, list(trial.seeds), of.batch_size, of.network)
+        attempt = trial_files.claim(trial.folder(root))
         stop = until(index)
         while not run.finished:
             run.advance(CHUNK)
             if stop is None or run.batches <= stop:
                 if run.finished:
-                    path = trial.folder(root) / chunks.LEARNER_FILE
+                    path = trial.folder(root) / trial_files.LEARNER_FILE
                     checkpoint.save(path, of.learner, run.learner, of.network, store.shape)
-                chunks.write(trial.folder(root), attempt, run.state_dict(), run.curves, run.finished)
+                trial_files.write(trial.folder(root), attempt, run.state_dict(), run.curves, run.finished)
         whole[trial.key] = run.curves
     return root, journal.plan.trials, whole
 

@@ -11,7 +11,7 @@ import pytest
 
 from streams import recipes
 from streams.build import build
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 from tests.orchestrator.made_sweep import new_database
 
 BUCKET = "results"

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator import chunks, tracking
-from orchestrator.curves import Curves
-from orchestrator.plan import Configuration, Plan, Trial, short_hash
+from orchestrator.plan.plan import Configuration, Plan, Trial, short_hash
+from orchestrator.protocol.curves import Curves
+from orchestrator.storage import trial_files
+from orchestrator.tracking import writer as tracking
 
 BATCHES, BATCHES_PER_TASK, CHUNK, BATCH_SIZE = 60, 10, 20, 10
 DIAGNOSTICS_EVERY = 7
@@ -47,11 +48,11 @@ class MadeSweep:
         folder = trial.folder(self.root)
         whole = self.whole[trial.key]
         stop = whole.batches if stop is None else stop
-        attempt = chunks.claim(folder)
+        attempt = trial_files.claim(folder)
         finished = stop == whole.batches
         if finished:
-            (folder / chunks.LEARNER_FILE).write_bytes(b"learner of " + trial.key.encode())
-        chunks.write(folder, attempt, {"position": stop * BATCH_SIZE}, self.part(trial, 0, stop), finished)
+            (folder / trial_files.LEARNER_FILE).write_bytes(b"learner of " + trial.key.encode())
+        trial_files.write(folder, attempt, {"position": stop * BATCH_SIZE}, self.part(trial, 0, stop), finished)
 
     def slices(self, trial: Trial) -> list[Curves]:
         """Slice by slice, as the trial reports."""

@@ -15,9 +15,11 @@ import numpy as np
 import pandas as pd
 from mlflow.tracking import MlflowClient
 
-from orchestrator import chunks, protocol, sweep
-from orchestrator.curves import Curves
-from orchestrator.results import load_curves
+from orchestrator.protocol import online as protocol
+from orchestrator.protocol.curves import Curves
+from orchestrator.storage import trial_files
+from orchestrator.sweep import __main__
+from orchestrator.tracking.reader import load_curves
 from streams import recipes
 from streams.build import cached
 
@@ -55,7 +57,7 @@ def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     sys.argv = ["sweep.py", "--local", *words]
     with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
         try:
-            code = sweep.main()
+            code = __main__.main()
         except SystemExit as ended:  # by the parser of words
             code = int(ended.code or 0)
         finally:
@@ -92,7 +94,7 @@ def trials(folder: Path, name: str) -> list[Path]:
 
 
 def curves_of(folder: Path, name: str) -> dict[str, Curves]:
-    newest = {path.name: chunks.newest(path) for path in trials(folder, name)}
+    newest = {path.name: trial_files.newest(path) for path in trials(folder, name)}
     return {key: chunk.curves for key, chunk in newest.items() if chunk is not None and chunk.finished}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.tracking import Writer
+from orchestrator.tracking.writer import Writer
 from tests.orchestrator import made_sweep as made
 
 

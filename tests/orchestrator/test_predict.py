@@ -9,16 +9,18 @@ from mlflow import MlflowClient
 from PIL import Image
 
 import learners
-from learners import checkpoint, network_build, registry
-from orchestrator import chunks, predict
+from learners import checkpoint, registry
+from learners.networks import build
+from orchestrator import predict
 from orchestrator.errors import OrchestratorError
-from orchestrator.plan import Trial
+from orchestrator.plan.plan import Trial
+from orchestrator.storage import trial_files
 from tests.orchestrator import made_sweep as made
 
 
 def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3, 28, 28), classes=10):
     """A learner that has learned nothing, but is one."""
-    setting = learners.Setting(network_build.build(network, shape, classes), list(seeds), 10, 9, classes)
+    setting = learners.Setting(build.build(network, shape, classes), list(seeds), 10, 9, classes)
     learner = registry.create(name, {}, setting)
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, name, learner, network, shape)
@@ -35,7 +37,7 @@ def runs(tmp_path_factory):
     writer = made.tracking.Writer(uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
     writer.start()
     sweep.write_chunk(done)
-    learner = learner_file(done.folder(sweep.root) / chunks.LEARNER_FILE)
+    learner = learner_file(done.folder(sweep.root) / trial_files.LEARNER_FILE)
     writer.finished(done.key)
     writer.results(open_.key, sweep.part(open_, 0, 20))
     assert writer.drain() == []

@@ -13,7 +13,7 @@ from PIL import Image
 
 from streams.build import build
 from streams.rainbow import RainbowDigits, RainbowMnist
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ from streams.image_folder import ImageFolder
 from streams.options import recipe_from_words, schedule_from_options
 from streams.rainbow import RainbowDigits, RainbowMnist
 from streams.schedule import Gradual, Markov
-from streams.store import Table, TaskStore
+from streams.store.task_store import Table, TaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,7 @@ from streams.inspect import contact_sheet
 from streams.online_cifar100 import OnlineCifar100
 from streams.rainbow import RainbowDigits
 from streams.recipe import Collected, Images, Progress, Recipe, SeedTable, silent
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
 GREEN, RED = [26, 179, 51], [217, 38, 38]

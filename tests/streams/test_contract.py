@@ -15,7 +15,7 @@ from streams import recipes
 from streams.build import build
 from streams.recipe import SPLITS, TEST, TRAIN, Recipe
 from streams.schedule import Gradual, Markov, Recurring, Schedule, Sequential
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 from streams.stream import Stream
 
 SMALL: dict[str, Any] = {"tasks": 5, "train": 24, "validation": 8, "test": 6}

@@ -10,7 +10,7 @@ import streams
 
 
 @pytest.mark.parametrize(
-    "name", ["streams", *(f"streams.{info.name}" for info in pkgutil.iter_modules(streams.__path__))]
+    "name", ["streams", *(info.name for info in pkgutil.walk_packages(streams.__path__, "streams."))]
 )
 def test_examples(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0

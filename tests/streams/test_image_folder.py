@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from streams.build import build, main
-from streams.decode import decode
 from streams.errors import OptionError, SourceError
 from streams.image_folder import ImageFolder, ImageFolderPairs
 from streams.options import recipe_from_options
 from streams.recipe import TEST, TRAIN, VALIDATION
-from streams.store import TaskStore
+from streams.sources.decode import decode
+from streams.store.task_store import TaskStore
 
 SMALL: dict[str, Any] = {"tasks": 4, "train": 20, "validation": 6, "test": 6, "size": 8}
 

@@ -16,7 +16,7 @@ from streams.build import build
 from streams.errors import SourceError
 from streams.online_cifar100 import OnlineCifar100
 from streams.recipe import TEST, TRAIN, VALIDATION
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 
 SMALL: dict[str, Any] = {"tasks": 6, "train": 40, "validation": 10, "test": 10, "validation_images": 8}
 

@@ -11,7 +11,7 @@ from streams.build import build
 from streams.errors import SourceError
 from streams.rainbow import COLOURS, RainbowDigits, RainbowMnist
 from streams.recipe import TEST, TRAIN, VALIDATION
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 from streams.stream import Stream
 from streams.views import draw
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streams.errors import OptionError
 from streams.options import schedule_from_options
 from streams.schedule import Gradual, HeldBack, Markov, Recurring, Schedule, Sequential, schedules
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 from streams.stream import Stream
 
 SIZES = np.array([40, 60, 50])

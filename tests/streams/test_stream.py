@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streams.schedule import Sequential
-from streams.store import TaskStore
+from streams.store.task_store import TaskStore
 from streams.stream import Stream
 
 

@@ -1,0 +1,1 @@
+"""Beliefs over change points, for MOCA."""

@@ -1,0 +1,1 @@
+"""Networks over flat parameters, with their gradients and Hessian-vector products."""

@@ -1,0 +1,22 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from learners.networks import tangent as tangent_passes
+from learners.networks.architectures import NETWORKS
+from learners.networks.network import Network
+
+
+def build(name: str, image_shape: Sequence[int], classes: int, *, tangent: bool = True, **where: Any) -> Network:
+    """The network called `name` for images of (C, H, W); `where` is `device` and `dtype`.
+
+    With `tangent` its training passes are the hand-written ones of `learners.networks.tangent`, else
+    autograd's: equal values.
+    """
+    if name not in NETWORKS:
+        raise ValueError(f"network must be one of {', '.join(sorted(NETWORKS))} (got {name})")
+    kind = tangent_passes.KINDS.get(name, Network) if tangent else Network
+    return kind(lambda: NETWORKS[name](image_shape, classes), **where)

@@ -1,0 +1,263 @@
+"""Convolution, max-pool and ReLU as one stage: forward, backward, and the tangents of both.
+
+Max-pool and ReLU commute, so a stage pools first and its ReLU works on a quarter of the values. Pooling picks one of
+the four places p of a 2×2 tile of outputs, and ReLU lets it pass or not; the convolution is taken apart into components
+c (Winograd's 16, or the four places themselves, with A = 1). A whole stage is
+
+    y = Σ_p s_p z_p,    z_p = Σ_c A_pc m_c,    m_c = patches_c weights_cᵀ,
+
+with a selection s of 0 and 1 that is constant wherever the network is differentiable. Hence (dots are tangents, δ is
+the gradient by y)
+
+    ẏ = Σ_p s_p ż_p,   ṁ_c = patches_c ẇeights_cᵀ + ṗatches_c weights_cᵀ
+    by m: μ_c = Σ_p A_pc s_p δ,  μ̇_c = Σ_p A_pc s_p δ̇
+    by weights: μ_cᵀ patches_c,  with tangent μ̇_cᵀ patches_c + μ_cᵀ ṗatches_c
+    by patches: μ_c weights_c,  with tangent μ̇_c weights_c + μ_c ẇeights_c.
+
+Parameters (or a direction) are read from, and gradients written to, tensors given when a stage is made.
+
+A stage's tensors are made once for a shape of batch and written again and again; what a pass must remember it borrows
+(`Kept`, `FirstKept`). At these sizes, fresh memory and new views would cost as much as the arithmetic.
+
+Axes: R replicates, c components, p places, T tiles (of all pictures), K filters, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from learners.networks.winograd import BIAS, COMPONENTS, Tiles, output_map, weight_map
+
+
+class Layer:
+    """Views of one convolution in flat parameters or their gradient, from weight [R, K·C·9] and bias [R, K]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, channels: int) -> None:
+        R, filters = bias.shape
+        self.kernels, self.bias = weight.view(R, filters, channels, 3, 3), bias
+        self.rows = weight.view(R, filters * channels, 9)
+        self.columns, self.biases = self.rows.transpose(1, 2), bias.unsqueeze(1)
+
+
+class Stack:
+    """A tensor [R, c, rows, columns] and the views that matrix products and linear maps over c take of it."""
+
+    def __init__(self, whole: Tensor) -> None:
+        self.whole = whole
+        self.matrices = whole.flatten(0, 1)
+        self.transposed = self.matrices.transpose(1, 2)
+        self.vectors = whole.flatten(2)
+
+
+class Scratch:
+    """Memory that the stages use one after another and leave nothing in, kept small to stay in the cache."""
+
+    def __init__(self, like: Tensor, products: int, half: int) -> None:
+        self._products, self._half = like.new_empty(products), like.new_empty(half)
+
+    def products(self, *shape: int) -> Tensor:
+        return self._products[: prod(shape)].view(shape)
+
+    def half(self, *shape: int) -> Tensor:
+        return self._half[: prod(shape)].view(shape)
+
+
+class Selection:
+    """Max-pool and ReLU of the four places of a tile, [R, 4, T, K] → [R, T, K], with the choice as numbers 1 and 0.
+
+    The first of equal places is taken, and nothing passes at 0, as PyTorch has it.
+    """
+
+    def __init__(self, places: Tensor, values: Tensor, scratch: tuple[Tensor, Tensor]) -> None:
+        self._places, self._values = places.unbind(1), values
+        self._upper, self._lower = scratch
+
+    def run(self) -> None:
+        """Write the values, and over each place whether it was taken and passed."""
+        first, second, third, fourth = self._places
+        upper = torch.maximum(first, second, out=self._upper)
+        lower = torch.maximum(third, fourth, out=self._lower)
+        torch.maximum(upper, lower, out=self._values).clamp_min_(0)
+        # From here on numbers 1 and 0, in place: comparisons that make bool of it cost five times as much.
+        second.gt_(first)
+        fourth.gt_(third)
+        lower.gt_(upper)
+        passes = torch.sign(self._values, out=upper)
+        lower.mul_(passes)
+        upper.sub_(lower)
+        second.mul_(upper)
+        torch.sub(upper, second, out=first)
+        fourth.mul_(lower)
+        torch.sub(lower, fourth, out=third)
+
+
+class FirstStage:
+    """The stage that sees the pictures: few channels, and nothing asks for the gradient by them.
+
+    Its components are the four places, its patches the 3×3×C inputs of each output and a 1 for the bias; all places
+    share their weights, so that one product serves the four.
+    """
+
+    def __init__(self, x_shape: Sequence[int], parameters: Layer, gradient: Layer, scratch: Scratch) -> None:
+        R, N, C, H, W = x_shape
+        h, w = H // 2, W // 2
+        self.channels, self._parameters, self._gradient = C, parameters, gradient
+        like, filters = parameters.bias, parameters.bias.shape[1]
+        padded = like.new_zeros(R, N, 2 * h + 2, 2 * w + 2, C)
+        self._used = slice(0, 2 * h + 1), slice(0, 2 * w + 1)
+        self._interior = padded[:, :, 1 : H + 1, 1 : W + 1].permute(0, 1, 4, 2, 3)
+        r, n, row, column, one = padded.stride()
+        self.windows = padded.as_strided(
+            (R, 2, 2, N, h, w, 3, 3 * C), (r, row, column, n, 2 * row, 2 * column, row, one)
+        )
+        self.places = scratch.products(R, 4, N * h * w, filters)
+        self._products = self.places.flatten(1, 2)
+        self.values, self.by_values = (like.new_empty(R, N * h * w, filters) for _ in range(2))
+        self.pairs = self.by_values, torch.empty_like(self.by_values)
+        self._slope = self.by_values.unsqueeze(1)
+        self._weights, self._by_weights = (like.new_empty(R, 9 * C + 1, filters) for _ in range(2))
+        self._kernels, self._by_kernels = (
+            weights[:, :-1].view(R, 3, 3, C, filters).permute(0, 4, 3, 1, 2)
+            for weights in (self._weights, self._by_weights)
+        )
+        self._bias, self._by_bias = self._weights[:, -1], self._by_weights[:, -1]
+
+    def forward(self, kept: FirstKept, x: Tensor) -> None:
+        """Write `values`, for pictures [R, N, C, H, W]."""
+        self._interior.copy_(x[..., self._used[0], self._used[1]])
+        for rows, windows in kept.windows:
+            rows.copy_(windows)
+        self._set_weights()
+        torch.bmm(kept.patches, self._weights, out=kept.products)
+        kept.pool.run()
+
+    def backward(self, kept: FirstKept) -> None:
+        """Write the gradient, from `by_values`. Serves tangents as it is."""
+        torch.mul(kept.selection, self._slope, out=self.places)
+        torch.bmm(kept.patches_t, self._products, out=self._by_weights)
+        self._gradient.kernels.copy_(self._by_kernels)
+        self._gradient.bias.copy_(self._by_bias)
+
+    def tangent(self, kept: FirstKept) -> None:
+        """Write the tangent of the values into `values`."""
+        self._set_weights()
+        torch.bmm(kept.patches, self._weights, out=self._products)
+        torch.sum(self.places.mul_(kept.selection), 1, out=self.values)
+
+    def _set_weights(self) -> None:
+        self._kernels.copy_(self._parameters.kernels)
+        self._bias.copy_(self._parameters.bias)
+
+
+class FirstKept:
+    """What the first stage keeps of a pass: patches [R, 4·T, 9·C + 1] and selection [R, 4, T, K]."""
+
+    def __init__(self, stage: FirstStage) -> None:
+        R, _, _, N, h, w, _, _ = stage.windows.shape
+        C = stage.channels
+        self.patches = stage.values.new_ones(R, 4 * N * h * w, 9 * C + 1)
+        self.patches_t = self.patches.transpose(1, 2)
+        windows = self.patches.view(R, 2, 2, N, h, w, 9 * C + 1)[..., :-1].unflatten(-1, (3, 3 * C))
+        # Row by row of the kernel: one copy of all, with a dimension more to count, takes twice as long.
+        self.windows = list(zip(windows.unbind(-2), stage.windows.unbind(-2), strict=True))
+        self.selection = torch.empty_like(stage.places)
+        self.products = self.selection.flatten(1, 2)
+        self.pool = Selection(self.selection, stage.values, stage.pairs)
+
+
+class Stage:
+    """A stage in the middle, its convolution in Winograd's components. Reads x, writes the gradient by it."""
+
+    def __init__(self, x: Tensor, by_x: Tensor, parameters: Layer, gradient: Layer, scratch: Scratch) -> None:
+        R, N, H, W, C = x.shape
+        T, filters = N * (H // 2) * (W // 2), parameters.bias.shape[1]
+        self._x, self._half = x, scratch.half(R, 4, N, H, W // 2, C)
+        self._parameters, self._gradient = parameters, gradient
+        self.values, self.by_values = (x.new_empty(R, T, filters) for _ in range(2))
+        self.pairs = self.by_values, torch.empty_like(self.by_values)
+        self.slope = self.by_values.unsqueeze(1)
+        self._output_map = output_map(x).expand(R, -1, -1)
+        self._selection_map = output_map(x).t().contiguous().expand(R, -1, -1)
+        self._weight_map = weight_map(x).expand(R, -1, -1)
+        self._kernel_map = weight_map(x).t().contiguous().expand(R, -1, -1)
+        self._by_kernels = x.new_empty(R, 9, filters * C)
+        self._by_kernels_t = self._by_kernels.transpose(1, 2)
+        self._products = Stack(scratch.products(R, COMPONENTS, T, filters))
+        self._bias = self._products.whole[:, BIAS]
+        self.places = Stack(x.new_empty(R, 4, T, filters))
+        self.weights, self._by_weights = (Stack(x.new_empty(R, COMPONENTS, filters, C)) for _ in range(2))
+        self.patches = Stack(x.new_empty(R, COMPONENTS, T, C))
+        self._cutting, self._pasting = self.tiles(self.patches), Tiles(by_x, self.patches.whole, self._half)
+        # `tangent` leaves the selection here in components, for `tangent_backward` to make the pass's products of it.
+        self._selection = Stack(torch.empty_like(self._products.whole))
+
+    def tiles(self, patches: Stack) -> Tiles:
+        """Cuts x into these patches."""
+        return Tiles(self._x, patches.whole, self._half)
+
+    def forward(self, kept: Kept) -> None:
+        """Write `values`."""
+        kept.tiles.cut()
+        self._transform(kept.weights)
+        torch.bmm(kept.patches.matrices, kept.weights.transposed, out=self._products.matrices)
+        self._bias.add_(self._parameters.biases)
+        torch.bmm(self._output_map, self._products.vectors, out=kept.selection.vectors)
+        kept.pool.run()
+
+    def backward(self, kept: Kept) -> None:
+        """From `by_values`: write the gradient, and that by x."""
+        kept.slope.copy_(self.slope)
+        torch.mul(kept.selection.whole, self.slope, out=self.places.whole)
+        torch.bmm(self._selection_map, self.places.vectors, out=self._products.vectors)
+        torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
+        self._write()
+        torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
+        self._pasting.paste()
+
+    def tangent(self, kept: Kept) -> None:
+        """Write the tangent of the values into `values`, from that of x."""
+        self._cutting.cut()
+        self._transform(self.weights)
+        torch.bmm(kept.patches.matrices, self.weights.transposed, out=self._products.matrices)
+        self._products.matrices.baddbmm_(self.patches.matrices, kept.weights.transposed)
+        self._bias.add_(self._parameters.biases)
+        # Here and in `tangent_backward` the selection is needed three times: so it is taken to the components, once.
+        torch.bmm(self._selection_map, kept.selection.vectors, out=self._selection.vectors)
+        torch.sum(self._products.whole.mul_(self._selection.whole), 1, out=self.values)
+
+    def tangent_backward(self, kept: Kept) -> None:
+        """The tangent of `backward`, straight after `tangent`, whose patches, weights and selection it uses."""
+        torch.mul(self._selection.whole, self.slope, out=self._products.whole)
+        constant = self._selection  # from here on μ
+        constant.whole.mul_(kept.slope)
+        torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
+        self._by_weights.matrices.baddbmm_(constant.transposed, self.patches.matrices)
+        self._write()
+        torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
+        self.patches.matrices.baddbmm_(constant.matrices, self.weights.matrices)
+        self._pasting.paste()
+
+    def _transform(self, weights: Stack) -> None:
+        torch.bmm(self._weight_map, self._parameters.columns, out=weights.vectors)
+
+    def _write(self) -> None:
+        # By way of [9, K·C]: a product with so few columns as [K·C, 9] has takes four times as long.
+        torch.bmm(self._kernel_map, self._by_weights.vectors, out=self._by_kernels)
+        self._gradient.rows.copy_(self._by_kernels_t)
+        torch.sum(self._bias, 1, out=self._gradient.bias)
+
+
+class Kept:
+    """What a stage keeps of a pass: patches, weights, selection [R, 4, T, K] and the gradient by its values."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.patches, self.weights, self.selection = (
+            Stack(torch.empty_like(stack.whole)) for stack in (stage.patches, stage.weights, stage.places)
+        )
+        self.slope = torch.empty_like(stage.slope)
+        self.tiles = stage.tiles(self.patches)
+        self.pool = Selection(self.selection.whole, stage.values, stage.pairs)

@@ -1,0 +1,195 @@
+"""The two networks of the paper, and R copies of any network over flat parameters [R, P].
+
+A learner never touches a module: it holds flat parameters and asks its `Network` for predictions, gradients
+and Hessian-vector products. `Network` here is the general one, built on autograd and good for any
+`EmbeddingNet`; `learners.networks.tangent` gives the two networks of the paper a faster one with equal values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from learners.networks.architectures import EmbeddingNet
+from learners.seeding import torch_seed
+
+Loss = Callable[[Tensor], Tensor]
+"""From logits [R, B, C] to one loss per replicate [R]."""
+
+
+def cross_entropy(y: Tensor) -> Loss:
+    """Mean cross-entropy with the labels y [R, B]."""
+    return CrossEntropy(y)
+
+
+class CrossEntropy:
+    """Mean cross-entropy as a function of the logits; a class so that fast passes can recognise it."""
+
+    def __init__(self, y: Tensor) -> None:
+        self.y = y
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        replicates, count, classes = logits.shape
+        each = F.cross_entropy(logits.reshape(-1, classes), self.y.reshape(-1), reduction="none")
+        return each.reshape(replicates, count).mean(1)
+
+
+class TrainingPass:
+    """One gradient of R losses: ``loss`` [R], ``gradient`` [R, P], ``statistics`` [R, S] as they would be after."""
+
+    loss: Tensor
+    gradient: Tensor
+    statistics: Tensor
+
+    def hessian_vector_product(self, v: Tensor) -> Tensor:
+        """H v for v [R, P], H the Hessian of this pass's losses at its parameters; costs about two gradients."""
+        raise TypeError("this pass was not made differentiable")
+
+
+class AutogradPass(TrainingPass):
+    """Keeps autograd's graph of the gradient, so that each product is one double backward."""
+
+    def __init__(self, network: Network, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool) -> None:
+        self._network, self._examples = network, x.shape[1]
+        self._phi = phi.detach().requires_grad_()
+        with torch.enable_grad():
+            logits, self.statistics = network.training_logits(self._phi, statistics, x)
+            losses = loss(logits)
+            (gradient,) = torch.autograd.grad(losses.sum(), self._phi, create_graph=twice)
+        self._graph = gradient if twice else None
+        self.loss, self.gradient = losses.detach(), gradient.detach()
+        network.gradient_evaluations += self._examples
+
+    def hessian_vector_product(self, v: Tensor) -> Tensor:
+        if self._graph is None:
+            raise ValueError("hessian_vector_product needs a pass made with twice=True")
+        (product,) = torch.autograd.grad(self._graph, self._phi, v, retain_graph=True)
+        self._network.gradient_evaluations += 2 * self._examples
+        return product
+
+
+class EmbeddingPass(ABC):
+    """Features of a training pass, for a loss of the features that somebody else differentiates.
+
+    ``features`` [R, B, F], by the batch's own statistics; ``statistics`` [R, S] as they would be after.
+    """
+
+    features: Tensor
+    statistics: Tensor
+
+    @abstractmethod
+    def backward(self, by_features: Tensor) -> Tensor:
+        """The gradient [R, P], given that by the features [R, B, F]; once. Zero for the head, which was not asked."""
+
+
+class AutogradEmbeddingPass(EmbeddingPass):
+    """Keeps autograd's graph of the features."""
+
+    def __init__(self, network: Network, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
+        self._network, self._phi = network, phi.detach().requires_grad_()
+        with torch.enable_grad():
+            self._graph, self.statistics = network.training_features(self._phi, statistics, x)
+        self.features = self._graph.detach()
+
+    def backward(self, by_features: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(self._graph, self._phi, by_features)
+        self._network.gradient_evaluations += by_features.shape[1]
+        return gradient
+
+
+class Network:
+    """R copies of one `EmbeddingNet`, as functions of flat parameters phi [R, P] and batch-norm statistics [R, S].
+
+    `gradient_evaluations` counts, per replicate, the examples that a gradient was taken of; a Hessian-vector
+    product counts twice.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], EmbeddingNet],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self._make = make
+        self.device, self.dtype = torch.device(device), dtype
+        with torch.random.fork_rng(devices=[]):  # constructing a module draws weights; leave no trace of it
+            self.module = make().to(self.device, dtype)
+        for module in self.module.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.num_batches_tracked = None  # a counter that nothing here reads, and vmap cannot stack
+        self._parameters = {name: p.shape for name, p in self.module.named_parameters()}
+        self._statistics = {name: b.shape for name, b in self.module.named_buffers()}
+        self.features = self.module.features
+        self.gradient_evaluations = 0
+
+    def initial(self, seeds: Sequence[int], purpose: str = "network") -> tuple[Tensor, Tensor]:
+        """PyTorch's default initialisation, one per seed: parameters [R, P] and fresh statistics [R, S]."""
+        phi, statistics = [], []
+        for seed in seeds:
+            # PyTorch's own initialisers read the global generator: borrow it, and give it back as it was.
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(torch_seed(seed, purpose))
+                module = self._make()
+            phi.append(_flatten(dict(module.named_parameters()), self._parameters))
+            statistics.append(_flatten(dict(module.named_buffers()), self._statistics))
+        return torch.stack(phi).to(self.device, self.dtype), torch.stack(statistics).to(self.device, self.dtype)
+
+    def logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        """Predictions [R, B, C] with the running statistics; differentiable in phi."""
+        return self._forward(phi, statistics, x, training=False, features_only=False)[0]
+
+    def embed(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
+        """Features [R, B, F] with the running statistics; differentiable in phi."""
+        return self._forward(phi, statistics, x, training=False, features_only=True)[0]
+
+    def training_logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits by the batch's own statistics, and the running statistics [R, S] as they would be afterwards."""
+        return self._forward(phi, statistics, x, training=True, features_only=False)
+
+    def training_features(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features by the batch's own statistics, and the running statistics [R, S] as they would be afterwards."""
+        return self._forward(phi, statistics, x, training=True, features_only=True)
+
+    def embedding_pass(self, phi: Tensor, statistics: Tensor, x: Tensor) -> EmbeddingPass:
+        """The features at phi, and the way back from a gradient by them to one by phi."""
+        return AutogradEmbeddingPass(self, phi, statistics, x)
+
+    def training_pass(
+        self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False
+    ) -> TrainingPass:
+        """The gradient [R, P] of the R losses at phi. With `twice`, the pass also gives Hessian-vector products."""
+        return AutogradPass(self, phi, statistics, x, loss, twice)
+
+    def head(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer's weight [R, C, F] and bias [R, C], as views into phi."""
+        named = _unflatten(phi, self._parameters)
+        return named["head.weight"], named["head.bias"]
+
+    def _forward(
+        self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool, features_only: bool
+    ) -> tuple[Tensor, Tensor]:
+        self.module.train(training)
+        buffers = {name: b.clone() for name, b in _unflatten(statistics.detach(), self._statistics).items()}
+
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+            result: Tensor = functional_call(self.module, {**parameters, **buffers}, (x, features_only))
+            return result
+
+        out = torch.vmap(one)(_unflatten(phi, self._parameters), buffers, x)
+        return out, torch.cat([statistics[:, :0], *(b.flatten(1) for b in buffers.values())], 1)
+
+
+def _flatten(tensors: dict[str, Tensor], shapes: dict[str, torch.Size]) -> Tensor:
+    return torch.cat([torch.empty(0), *(tensors[name].detach().flatten() for name in shapes)])
+
+
+def _unflatten(flat: Tensor, shapes: dict[str, torch.Size]) -> dict[str, Tensor]:
+    pieces = flat.split([shape.numel() for shape in shapes.values()], dim=1) if shapes else ()
+    return {
+        name: piece.reshape(flat.shape[0], *shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+    }

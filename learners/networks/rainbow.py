@@ -1,0 +1,139 @@
+"""The Rainbow network by hand: four stages of convolution, max-pool and ReLU, then the mean and the linear layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from learners.networks.conv_stages import FirstKept, FirstStage, Kept, Layer, Scratch, Stage
+
+
+@dataclass
+class Memory:
+    """What the stages keep of one pass."""
+
+    first: FirstKept
+    rest: list[Kept]
+
+
+class RainbowStages:
+    """All stages for R replicates and N pictures, and memory for as many passes as are alive at once.
+
+    The stages read `parameters` [R, P] (a direction, for tangents) and write `gradient` [R, P].
+    """
+
+    def __init__(self, x_shape: Sequence[int], filters: Sequence[int], classes: int, like: Tensor) -> None:
+        R, N, C, H, W = x_shape
+        widths, features = [C, *filters], filters[-1]
+        sizes = [n for c, k in pairwise(widths) for n in (9 * c * k, k)] + [features * classes, classes]
+        self.parameters, self.gradient = (like.new_empty(R, sum(sizes)) for _ in range(2))
+        *parts, self.head, self.head_bias = self.parameters.split(sizes, 1)
+        *by_parts, self.by_head, self.by_head_bias = self.gradient.split(sizes, 1)
+        self.head, self.by_head = (t.view(R, classes, features) for t in (self.head, self.by_head))
+        self.head_bias = self.head_bias.unsqueeze(1)
+        layers = [
+            (Layer(parts[2 * i], parts[2 * i + 1], c), Layer(by_parts[2 * i], by_parts[2 * i + 1], c))
+            for i, c in enumerate(widths[:-1])
+        ]
+        sizes_of_rest = [(H >> i, W >> i, c, k) for i, (c, k) in enumerate(pairwise(widths)) if i > 0]
+        scratch = Scratch(
+            like,
+            R * N * max(H * W * filters[0], *(16 * (h // 2) * (w // 2) * k for h, w, _, k in sizes_of_rest)),
+            R * N * max(4 * h * (w // 2) * c for h, w, c, _ in sizes_of_rest),
+        )
+        self.first = FirstStage(x_shape, *layers[0], scratch)
+        self.rest: list[Stage] = []
+        values, by_values = self.first.values, self.first.by_values
+        for (h, w, c, _), layer in zip(sizes_of_rest, layers[1:], strict=True):
+            shape = (R, N, h, w, c)
+            stage = Stage(values.view(shape), by_values.view(shape), *layer, scratch)
+            self.rest.append(stage)
+            values, by_values = stage.values, stage.by_values
+        self.values, self.by_values = (t.view(R, N, -1, features) for t in (values, by_values))
+        self._free: list[Memory] = []
+
+    def borrow(self) -> Memory:
+        if self._free:
+            return self._free.pop()
+        return Memory(FirstKept(self.first), [Kept(stage) for stage in self.rest])
+
+    def give_back(self, memory: Memory) -> None:
+        self._free.append(memory)
+
+
+class RainbowSweeps:
+    """One pass through the stages, and what the three sweeps after it need of it."""
+
+    def __init__(self, stages: RainbowStages, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
+        self._stages, self.statistics = stages, statistics  # there are none
+        self._memory = memory = stages.borrow()
+        stages.parameters.copy_(phi)
+        stages.first.forward(memory.first, x)
+        for stage, kept in zip(stages.rest, memory.rest, strict=True):
+            stage.forward(kept)
+        self.features, self._head = self._mean(), stages.head.clone()
+        self.logits = torch.baddbmm(stages.head_bias, self.features, self._head.transpose(1, 2))
+
+    def __del__(self) -> None:
+        self._stages.give_back(self._memory)
+
+    def backward(self, slope: Tensor, gradient: Tensor) -> None:
+        """Write the gradient [R, P] that belongs to the gradient by the logits, `slope` [R, N, classes]."""
+        stages = self._stages
+        self._slope = slope
+        torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
+        torch.sum(slope, 1, out=stages.by_head_bias)
+        self._backward(torch.bmm(slope, self._head), gradient)
+
+    def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
+        """Write the gradient [R, P] that belongs to the gradient by the features [R, N, F]; zero for the head."""
+        self._stages.by_head.zero_()
+        self._stages.by_head_bias.zero_()
+        self._backward(by_features, gradient)
+
+    def _backward(self, by_features: Tensor, gradient: Tensor) -> None:
+        stages, memory = self._stages, self._memory
+        self._leave(by_features)
+        for stage, kept in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
+            stage.backward(kept)
+        stages.first.backward(memory.first)
+        gradient.copy_(stages.gradient)
+
+    def tangent(self, v: Tensor) -> Tensor:
+        """The tangent of the logits along v [R, P]."""
+        stages, memory = self._stages, self._memory
+        stages.parameters.copy_(v)
+        stages.first.tangent(memory.first)
+        for stage, kept in zip(stages.rest, memory.rest, strict=True):
+            stage.tangent(kept)
+        self._features_dot = self._mean()
+        logits = torch.baddbmm(stages.head_bias, self.features, stages.head.transpose(1, 2))
+        return logits.baddbmm_(self._features_dot, self._head.transpose(1, 2))
+
+    def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
+        """Write H v [R, P], for the tangent of the gradient by the logits; straight after `tangent`."""
+        stages, memory = self._stages, self._memory
+        torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
+        stages.by_head.baddbmm_(self._slope.transpose(1, 2), self._features_dot)
+        torch.sum(slope, 1, out=stages.by_head_bias)
+        self._leave(torch.bmm(slope, self._head).baddbmm_(self._slope, stages.head))
+        for stage, kept in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
+            stage.tangent_backward(kept)
+        stages.first.backward(memory.first)
+        product.copy_(stages.gradient)
+
+    def _mean(self) -> Tensor:
+        """The features [R, N, F]: means over the pixels of the last stage's values."""
+        values = self._stages.values
+        return values.mean(2) if values.shape[2] > 1 else values[:, :, 0].clone()
+
+    def _leave(self, by_features: Tensor) -> None:
+        """The transpose of `_mean`, left to the last stage."""
+        by_values = self._stages.by_values
+        by_values.copy_(by_features.unsqueeze(2))
+        if by_values.shape[2] > 1:
+            by_values /= by_values.shape[2]

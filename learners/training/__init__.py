@@ -1,0 +1,1 @@
+"""Parts of learning algorithms: optimisers, the meta-gradient, replay."""

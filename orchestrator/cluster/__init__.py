@@ -1,0 +1,1 @@
+"""Clusters: checks of their files, and sweeps that run on one."""

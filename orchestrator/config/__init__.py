@@ -1,0 +1,1 @@
+"""Configurations: reading, checking, and search spaces."""

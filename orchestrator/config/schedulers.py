@@ -1,0 +1,48 @@
+"""What may end or change a trial before its stream is over: the options of each scheduler, by the name in YAML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class RunAll:
+    """`none`: every trial runs to the end of its stream."""
+
+
+@dataclass(frozen=True)
+class AshaOptions:
+    """`asha`: asynchronous successive halving among the trials of one learner; see `orchestrator.search.asha`.
+
+    ``grace``: share of the stream that every trial sees. ``reduction``: from each rung one in so many goes on.
+    """
+
+    grace: float = field(default=0.1, metadata={"gt": 0, "lt": 1})
+    reduction: int = field(default=3, metadata={"ge": 2})
+
+
+@dataclass(frozen=True)
+class PbtOptions:
+    """`pbt`: population-based training of the configurations drawn for one learner; see
+    `orchestrator.search.population.decisions`.
+
+    ``interval``: datapoints of a round (rounded up to batches); a tenth of the stream if None. ``quantile``: the share
+    of the population that copies, and the share that is copied. ``resample``: the probability that a copied value is
+    drawn anew; else it is multiplied by ``smaller`` or ``larger``. ``mutate``: the options that change; all that are
+    drawn if None.
+    """
+
+    interval: int | None = field(default=None, metadata={"ge": 1})
+    quantile: float = field(default=0.25, metadata={"gt": 0, "le": 0.5})
+    resample: float = field(default=0.25, metadata={"ge": 0, "le": 1})
+    smaller: float = field(default=0.8, metadata={"gt": 0, "lt": 1})
+    larger: float = field(default=1.25, metadata={"gt": 1})
+    mutate: list[str] | None = None
+
+
+Scheduler = RunAll | AshaOptions | PbtOptions
+SCHEDULERS: dict[str, type[Scheduler]] = {"none": RunAll, "asha": AshaOptions, "pbt": PbtOptions}

@@ -1,0 +1,1 @@
+"""Checks of a machine, a cluster or a sweep before anything runs."""

@@ -1,0 +1,1 @@
+"""Trials under Ray: actors, callbacks and the Ray session."""

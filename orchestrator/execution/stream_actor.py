@@ -1,0 +1,262 @@
+"""`StreamActor`, one per node: brings the task store there and serves its datapoints; and who starts and owns them."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.protocol.source import Shape, Stack, StoreSource
+from orchestrator.storage.mirror import Mirror
+from orchestrator.storage.remote_folder import is_there
+from streams.errors import StoreError
+from streams.schedule import Schedule
+from streams.store.address import is_address, joined, shown
+from streams.store.task_store import TaskStore
+from streams.store.transport import localise, share
+from streams.stream import Datapoints
+
+NAMESPACE = "foml-orchestrator"
+SHARED_STORES = "~stores"
+"""The folder in a sweep's storage where stores are put that only the driver has; no sweep's folder begins with ~."""
+_LOOK_S = 2.0
+_WAIT_S = 60.0
+_KNOWN_S = 30.0
+"""How long a node may be in Ray's list while no actor can be placed there: it has just joined, or has just gone."""
+
+
+class StreamActor:
+    """Brings one store onto its node, and serves its datapoints to all learners there.
+
+    A read is addressed by position, so a restarted actor goes on as if nothing had happened.
+
+    Args:
+        addresses: where the store may be found, the first that has it is used; paths and addresses as for `localise`.
+        store_hash: what the store must be.
+        seeds: that it must have; its hash is the same for every set of seeds.
+    """
+
+    def __init__(self, addresses: list[str], store_hash: str, seeds: list[int]) -> None:
+        self._addresses, self._hash, self._seeds = addresses, store_hash, seeds
+        self._opened: TaskStore | None = None
+        self._sources: dict[tuple[tuple[int, ...], Schedule], StoreSource] = {}
+
+    def _store(self) -> TaskStore:
+        if self._opened is None:
+            *others, last = self._addresses
+            near = next((address for address in others if self.has(address)), last)
+            store = TaskStore.open(localise(near))
+            if store.hash != self._hash:
+                raise StoreError(fault(near, "", f"must be the store {self._hash[:12]} on every node", store.hash[:12]))
+            if not set(self._seeds) <= set(store.seeds):
+                raise StoreError(fault(near, "", f"must have the seeds {self._seeds} on every node", store.seeds))
+            self._opened = store
+        return self._opened
+
+    def has(self, address: str) -> bool:
+        """Whether this very store is at the address, seen from here, with all its seeds that are needed."""
+        try:
+            store = TaskStore.open(localise(address))
+        except StoreError:
+            return False
+        return store.hash == self._hash and set(self._seeds) <= set(store.seeds)
+
+    def sees(self, address: str, name: str) -> bool:
+        """Whether there is a file of that name at the address, seen from this node."""
+        return is_there(address, name)
+
+    def path(self) -> str:
+        """Where the store lies on this node: learners map the same files."""
+        return str(self._store().path)
+
+    def _source(self, seeds: list[int], schedule: Schedule) -> StoreSource:
+        key = (tuple(seeds), schedule)
+        if key not in self._sources:
+            self._sources[key] = StoreSource(self._store(), seeds, schedule)
+        return self._sources[key]
+
+    def shape(self, seeds: list[int], schedule: Schedule) -> Shape:
+        return self._source(seeds, schedule).shape()
+
+    def read(self, seeds: list[int], schedule: Schedule, start: int, count: int) -> Stack:
+        return self._source(seeds, schedule).read(start, count)
+
+    def held_out(self, seeds: list[int], schedule: Schedule, tasks: list[int], split: str) -> list[Datapoints]:
+        return self._source(seeds, schedule).held_out(tasks, split)
+
+    def first_tasks(self, seeds: list[int], schedule: Schedule, count: int) -> Stack:
+        return self._source(seeds, schedule).first_tasks(count)
+
+
+def stream_actor_name(store_hash: str, node: str) -> str:
+    """The name under which this job's actor of the store on that node is found.
+
+    A job is a driver with all that it has started. Two sweeps on one cluster have actors of their own: those of one end
+    with its driver.
+    """
+    return f"stream-{store_hash[:12]}-{ray.get_runtime_context().get_job_id()}-{node}"
+
+
+def own_stream_actor(store_hash: str, wait_s: float = _WAIT_S) -> Any:
+    """The actor of the node that this process is on. On a node that has just joined it may take some seconds to come.
+
+    Raises:
+        OrchestratorError: there is none after `wait_s` seconds.
+    """
+    node = ray.get_runtime_context().get_node_id()
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return ray.get_actor(stream_actor_name(store_hash, node), NAMESPACE)
+        except ValueError:
+            if time.monotonic() > until:
+                raise OrchestratorError(f"node {_own_address()}: no stream actor came within {wait_s:g} s") from None
+            time.sleep(0.2)
+
+
+def _own_address() -> str:
+    return str(ray.util.get_node_ip_address())
+
+
+class StreamActors:
+    """A store's actors inside a `with` block, owned by the caller (the driver): they live and die with it.
+
+    There is one on every node when the block begins, and one comes on every node that joins later. A store that only
+    the driver has, or has with all seeds, is put into the sweep's storage for the others to fetch.
+
+    Args:
+        store: the store, on this node.
+        seeds: of it, that are needed on every node.
+        address: where other nodes find it; its own path if None.
+        root: the sweep's folder, which every node has to see.
+        mirror: what `root` is a copy of, if it is one; then every node has to reach its address.
+        tell: is given a line for every node that joins later.
+
+    Raises:
+        ConfigError: on entering: a node does not see the sweep's folder, or cannot get the store.
+    """
+
+    def __init__(
+        self,
+        store: TaskStore,
+        seeds: Sequence[int],
+        address: str | None,
+        root: Path,
+        tell: Callable[[str], None],
+        mirror: Mirror | None = None,
+    ) -> None:
+        self._store, self._seeds, self._tell, self._mirror = store, list(seeds), tell, mirror
+        self._root = root.absolute()
+        self._storage = self._root.parent.as_uri() if mirror is None else mirror.storage
+        self._shared: Path | str = ""
+        if address is not None and is_address(address):
+            self._addresses = [address]
+        else:
+            self._shared = self._root.parent / SHARED_STORES / store.hash
+            if mirror is not None:
+                self._shared = joined(self._storage, SHARED_STORES, store.hash)
+            self._addresses = [str(store.path), joined(self._storage, SHARED_STORES, store.hash)]
+        self._handles: dict[str, Any] = {}
+        self._marker = self._root / f".seen-{secrets.token_hex(8)}"
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="stream-actors", daemon=True)
+
+    def __enter__(self) -> StreamActors:
+        self._marker.touch()
+        if self._mirror is not None:
+            self._mirror.push(self._marker)
+        try:
+            faults = self._provide(_nodes())
+            if faults:
+                raise ConfigError(*faults)
+        except BaseException:
+            self._unmark()
+            raise
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._watcher.join(_WAIT_S)
+        self._handles.clear()
+        self._unmark()
+
+    def _unmark(self) -> None:
+        self._marker.unlink(missing_ok=True)
+        if self._mirror is not None:
+            self._mirror.remove(self._marker)
+
+    def _watch(self) -> None:
+        known = set(self._handles)
+        while not self._stop.wait(_LOOK_S):
+            new = {node: address for node, address in _nodes().items() if node not in known}
+            if new:
+                known |= set(new)
+                for line in self._provide(new) or [f"joined: {', '.join(sorted(new.values()))}"]:
+                    self._tell(line)
+
+    def _provide(self, nodes: dict[str, str]) -> list[str]:
+        """Start actors on these nodes. Returns a line for each that can have none; one that is gone is no fault."""
+        started = {node: self._start(node) for node in nodes}
+        blind, faults = [], []
+        for node, actor in started.items():
+            until = time.monotonic() + _KNOWN_S
+            while True:
+                try:
+                    if not self._provided(node, actor):
+                        blind.append(nodes[node])
+                except ray.exceptions.RayTaskError as error:
+                    lines = getattr(error.cause, "faults", [str(error.cause)])
+                    faults += [f"node {nodes[node]}: {line}" for line in lines]
+                except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
+                    if node in _nodes():
+                        unknown = isinstance(error, ray.exceptions.ActorUnschedulableError)
+                        if unknown and time.monotonic() < until:  # a node that has just joined, or has just gone
+                            time.sleep(0.5)
+                            actor = self._start(node)
+                            continue
+                        reason = str(error).splitlines()[0]
+                        faults.append(f"node {nodes[node]}: the stream actor cannot run there: {reason}")
+                break
+        if blind:
+            rule = f"must be a folder that every node sees; not seen from {', '.join(sorted(blind))}"
+            remedy = "put it on shared storage, such as storage=/srv/foml/results or storage=s3://bucket/results"
+            got = self._root.parent if self._mirror is None else shown(self._storage)
+            faults.insert(0, fault("storage", "", rule, got, remedy))
+        return faults
+
+    def _provided(self, node: str, actor: Any) -> bool:
+        """See to it that the actor has the store. Returns whether its node sees the sweep's folder."""
+        if node != ray.get_runtime_context().get_node_id():
+            where = self._root.as_uri() if self._mirror is None else self._mirror.address
+            if not ray.get(actor.sees.remote(where, self._marker.name)):
+                return False
+            if self._shared and not ray.get(actor.has.remote(self._addresses[0])):
+                share(self._store, self._shared)
+        ray.get(actor.path.remote())
+        self._handles[node] = actor
+        return True
+
+    def _start(self, node: str) -> Any:
+        actor = ray.remote(StreamActor).options(
+            name=stream_actor_name(self._store.hash, node),
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=-1,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        return actor.remote(self._addresses, self._store.hash, self._seeds)
+
+
+def _nodes() -> dict[str, str]:
+    """Id → address of every node that is alive."""
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}

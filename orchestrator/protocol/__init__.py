@@ -1,0 +1,1 @@
+"""The online protocol, its curves and metrics; no Ray."""

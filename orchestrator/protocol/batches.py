@@ -1,0 +1,78 @@
+"""What a chunk of batches comes to: points of a stack as batches, their scores, and a slice of curves from those."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import learners
+from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.source import Stack
+from streams.stream import Datapoints
+
+
+def batch_of(images: learners.ImageTable, stack: Stack, start: int, stop: int) -> learners.Batch:
+    """The points start … stop−1 of each seed, drawn on the table's device."""
+    ids = torch.from_numpy(stack.image_ids[:, start:stop])
+    return learners.Batch(images.gather(ids), torch.from_numpy(stack.labels[:, start:stop]).to(images.device), ids)
+
+
+def score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Per datapoint: misclassified (0 or 1), and cross-entropy; [R, B] each."""
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+    return (logits.argmax(-1) != y).double(), loss.view_as(y).double()
+
+
+def padded(points: list[Datapoints], count: int) -> Stack:
+    """One stack of equally many points; where a seed has fewer, its first point is repeated (and not counted)."""
+    rows = [np.minimum(np.arange(count), len(one) - 1) for one in points]
+    return Stack(
+        np.stack([one.image_ids[row] for one, row in zip(points, rows, strict=True)]),
+        np.stack([one.labels[row] for one, row in zip(points, rows, strict=True)]),
+    )
+
+
+def slice_of_curves(
+    seeds: Sequence[int],
+    first: int,
+    by_batch: Mapping[int, Mapping[str, Tensor]],
+    evaluations: Mapping[str, Sequence[float]],
+    diverged: list[int],
+) -> Curves:
+    """The curves from batch `first` on; a diverged seed's values are NaN from where it diverged.
+
+    Args:
+        seeds: of the stack.
+        first: the first batch measured.
+        by_batch: batch → name → values [R]; a name need not be in every batch.
+        evaluations: the columns of `Curves.evaluations`.
+        diverged: for each seed the batch at which it diverged, −1 if it has not; what is found here is written there.
+    """
+    names = dict.fromkeys(name for values in by_batch.values() for name in values)
+    absent = torch.full((len(seeds),), math.nan)
+    curves = {
+        name: torch.stack([values.get(name, absent).cpu().double() for values in by_batch.values()], 1).numpy()
+        for name in names
+    }
+    reported = {name: np.array([name in values for values in by_batch.values()], dtype=bool) for name in names}
+    for name, curve in curves.items():
+        for seed in range(len(diverged)):
+            bad = np.flatnonzero(~np.isfinite(curve[seed]) & reported[name])
+            if len(bad) and not 0 <= diverged[seed] <= first + bad[0]:
+                diverged[seed] = first + int(bad[0])
+    columns = {
+        name: np.array(column, dtype=np.int64 if name in ("seed", "task", "batch") else np.float64)
+        for name, column in evaluations.items()
+    }
+    for seed, batch in enumerate(diverged):
+        if batch >= 0:
+            for curve in curves.values():
+                curve[seed, max(0, batch - first) :] = math.nan
+            for name in ("error", "loss", "test_error"):
+                if name in columns:
+                    columns[name][(columns["seed"] == seed) & (columns["batch"] >= batch)] = math.nan
+    return Curves(list(seeds), first, curves, columns, {}, list(diverged))

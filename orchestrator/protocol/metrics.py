@@ -1,0 +1,197 @@
+"""Every curve, with its formula.
+
+Axis legend: R seeds of a stack, J batches of the stream, T tasks that have been evaluated. A value that does not exist
+(yet) is NaN. Lower is better for all of them but `forward_transfer`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orchestrator.protocol.curves import Curves
+
+
+def held_out(curves: Curves, column: str = "error") -> np.ndarray:
+    """`validation_error[t]` [R, T]: share of task t's held-out points misclassified after adapting to task t."""
+    evaluations = curves.evaluations
+    tasks = int(evaluations["task"].max()) + 1 if evaluations and len(evaluations["task"]) else 0
+    out = np.full((len(curves.seeds), tasks), math.nan)
+    if tasks:
+        out[evaluations["seed"], evaluations["task"]] = evaluations[column]
+    return out
+
+
+def cumulative(error: np.ndarray) -> np.ndarray:
+    """`cumulative_error[t]` [R, T] = mean of `error[0..t]`; the sweep's objective is its last value.
+
+    >>> cumulative(np.array([[1.0, 0.5, 0.0]]))
+    array([[1.  , 0.75, 0.5 ]])
+    """
+    return np.cumsum(error, axis=1) / np.arange(1, error.shape[1] + 1)
+
+
+def diverged_at(curves: Curves, seed: int) -> int:
+    """The batch at which the seed in this row diverged, −1 if it did not.
+
+    An Inf counts, whatever `diverged` says, and so does an online error or loss that is not there: those always exist.
+    """
+    if curves.diverged[seed] >= 0:
+        return curves.diverged[seed]
+    bad = np.zeros(curves.batches, dtype=bool)
+    for name, curve in curves.by_batch.items():
+        bad |= ~np.isfinite(curve[seed]) if name in ("online_error", "online_loss") else np.isinf(curve[seed])
+    return int(np.argmax(bad)) if bad.any() else -1
+
+
+def objective(curves: Curves, metric: str, until: int | None = None) -> np.ndarray | None:
+    """What a sweep minimises, of each seed [R], as it stood after `until` batches (all there are, if not given).
+
+    `cumulative_error` or `validation_error` of the last task that the seed had been evaluated on by then (seeds need
+    not have come equally far: schedules may draw where tasks change), or the mean of a curve by batch. NaN for a seed
+    that had diverged by then. None as long as another one has no value: there is nothing to judge by yet.
+
+    Args:
+        curves: whole, from batch 0 on.
+
+    >>> evaluations = {"seed": np.array([0, 0]), "task": np.array([0, 1]), "batch": np.array([0, 2])}
+    >>> evaluations |= {"error": np.array([0.5, 0.1])}
+    >>> curves = Curves([7], 0, {"online_error": np.array([[0.9, 0.7, 0.2]])}, evaluations)
+    >>> objective(curves, "cumulative_error"), objective(curves, "cumulative_error", 2)
+    (array([0.3]), array([0.5]))
+    >>> objective(curves, "online_error", 2)
+    array([0.8])
+    """
+    return _objective(curves, metric)(curves.batches if until is None else until)
+
+
+def objective_by_chunk(curves: Curves, metric: str) -> list[tuple[int, float]]:
+    """The batches after each chunk and the mean over seeds of `objective` then, of those chunks that it is known after.
+
+    It is what a trial reports, chunk by chunk; NaN from where a seed diverged.
+    """
+    after = _objective(curves, metric)
+    known = [(end, after(end)) for end in (curves.chunks["batches"].tolist() if curves.chunks else [])]
+    return [(end, float(values.mean())) for end, values in known if values is not None]
+
+
+def _objective(curves: Curves, metric: str) -> Callable[[int], np.ndarray | None]:
+    """`objective` after so many batches."""
+    diverged = np.array([diverged_at(curves, seed) for seed in range(len(curves.seeds))])
+    error, evaluated = held_out(curves), held_out(curves, "batch")
+    by_task = cumulative(error) if metric == "cumulative_error" else error
+
+    def after(batches: int) -> np.ndarray | None:
+        lost = (diverged >= 0) & (diverged < batches)
+        if metric in ("cumulative_error", "validation_error"):
+            tasks = (evaluated < batches).sum(axis=1)
+            last = [row[count - 1] if count else math.nan for row, count in zip(by_task, tasks, strict=True)]
+        else:
+            last = curves.by_batch[metric][:, :batches].mean(axis=1) if batches else [math.nan] * len(lost)
+        values = np.where(lost, math.nan, np.asarray(last, dtype=float))
+        return None if (np.isnan(values) & ~lost).any() else values
+
+    return after
+
+
+def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """`adaptation[k]`: mean, over the tasks that long, of the online error of the k-th batch within a task.
+
+    Of one seed: `online_error` [J] by batch, and the index of each task's last batch, `ends` [T]; what comes after the
+    last end is no whole task and is left out. NaN where a value lacks: of a diverged seed, the tasks before are no mean
+    over tasks.
+
+    >>> adaptation(np.array([1.0, 0.5, 0.25, 0.5, 0.25]), np.array([2, 4]))
+    array([0.75 , 0.375, 0.25 ])
+    """
+    bounds = np.concatenate([[0], np.asarray(ends, dtype=int) + 1])
+    starts, lengths = bounds[:-1], np.diff(bounds)
+    longest = int(lengths.max(initial=0))
+    total = np.zeros(longest)
+    for start, length in zip(starts, lengths, strict=True):
+        total[:length] += online_error[start : start + length]
+    return np.asarray(total / (lengths[:, None] > np.arange(longest)).sum(axis=0))
+
+
+def regret(online_loss: np.ndarray, last_batch: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """`regret[t]` [T]: sum over tasks up to t of the mean online loss minus the reference's loss on the same points.
+
+    Of one seed: `online_loss` [J] by batch, the index of each task's last batch, `last_batch` [T], and the loss of a
+    network that was fitted on that task in hindsight, `reference` [T]. NaN from the first task on that lacks a value.
+
+    >>> regret(np.array([2.0, 1.0, 1.0, 0.5]), np.array([1, 3]), np.array([0.5, 0.25]))
+    array([1. , 1.5])
+    """
+    starts = np.concatenate([[0], last_batch[:-1] + 1])
+    means = [online_loss[a : b + 1].mean() for a, b in zip(starts, last_batch, strict=True) if b < len(online_loss)]
+    return np.cumsum(np.array(means) - reference[: len(means)])
+
+
+def points_to(error: float, points: np.ndarray, curve: np.ndarray) -> float:
+    """`points_to(e)`: the first n with adaptation[n] ≤ e; inf if that is never reached, NaN if the curve is lost.
+
+    `points` [n] says how many points of the task had been learned before each value of `curve` [n]. As long as
+    values are lacking (the seed diverged), nothing is said.
+
+    >>> points_to(0.4, np.array([0, 10, 20]), np.array([0.75, 0.375, 0.25]))
+    10.0
+    """
+    if not np.isfinite(curve).all() or not len(curve):
+        return math.nan
+    reached = np.flatnonzero(curve <= error)
+    return float(points[reached[0]]) if len(reached) else math.inf
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean over seeds with its 95 % t-interval; `low` and `high` are None where n is 1 (no interval can be had)."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"{self.mean:.4f} ± – (n={self.n})"
+        return f"{self.mean:.4f} ± {self.high - self.mean:.4f} (n={self.n})"
+
+
+def interval(values: np.ndarray) -> Interval:
+    """Mean and 95 % t-interval of the finite values [n] (Student's t, n − 1 degrees of freedom).
+
+    >>> str(interval(np.array([0.1, 0.2, 0.3])))
+    '0.2000 ± 0.2484 (n=3)'
+    """
+    finite = np.asarray(values, dtype=float)[np.isfinite(values)]
+    n = len(finite)
+    if n == 0:
+        return Interval(math.nan, None, None, 0)
+    mean = float(finite.mean())
+    if n == 1:
+        return Interval(mean, None, None, 1)
+    half = float(_t(n - 1) * finite.std(ddof=1) / math.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
+
+
+def interval_curve(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, low and high [T] over the seeds of a curve [R, T]; low and high are NaN where fewer than two are finite."""
+    there = np.isfinite(curve)
+    n = there.sum(axis=0)
+    some, several = np.maximum(n, 1), np.maximum(n, 2)
+    mean = np.where(n > 0, np.where(there, curve, 0.0).sum(axis=0) / some, math.nan)
+    squares = np.where(there, (curve - mean) ** 2, 0.0).sum(axis=0)
+    half = _t(several - 1) * np.sqrt(squares / (several - 1) / several)
+    half = np.where(n > 1, half, math.nan)
+    return mean, mean - half, mean + half
+
+
+def _t(freedom: Any) -> Any:
+    """The 0.975 quantile of Student's t."""
+    from scipy import special  # not scipy.stats: a second and more, in the midst of a sweep
+
+    return special.stdtrit(freedom, 0.975)

@@ -1,0 +1,1 @@
+"""Reports: tables, charts and pages of a sweep, from its results in MLflow."""

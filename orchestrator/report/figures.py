@@ -1,0 +1,145 @@
+"""The report's charts on paper: to be read in print and by the colour-blind."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.report.charts import Chart, Panel, Series
+
+# Okabe and Ito's palette without its yellow, which a white page swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+GREY = "#9A9A9A"
+DPI = 300
+_LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (4, 1.2, 1, 1.2)), (0, (1, 1)), (0, (7, 1.5, 1, 1.2, 1, 1.2)))
+_MARKERS = "os^DvPX<>"
+_COLUMNS = 3
+_STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "text.parse_math": False,  # a sweep's name may hold a dollar sign
+    "svg.hashsalt": "foml",  # the same curves give the same file
+}
+
+
+def draw(chart: Chart, paths: Sequence[Path], dpi: int = DPI) -> None:
+    """Draw a chart, and save it under each path."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        columns = min(_COLUMNS, len(chart.panels))
+        rows = -(-len(chart.panels) // columns)
+        front = {
+            series.label
+            for panel in chart.panels
+            for series in panel.series
+            if series.label and series.style is not None
+        }
+        legend_columns = _legend_columns(sorted(front))
+        legend_rows = -(-len(front) // legend_columns) if front else 0
+        width = 7.2 if columns > 1 else 4.6
+        figure = Figure(
+            figsize=(width, 0.5 + (2.6 if columns < 3 else 2.3) * rows + 0.17 * legend_rows), layout="constrained"
+        )
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes in grid[len(chart.panels) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(grid, chart.panels, strict=False):
+            _panel(axes, panel, chart.empty)
+        figure.suptitle(textwrap.fill(chart.title, 110 if columns > 1 else 70), fontsize=9)
+        handles = {
+            label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        if handles:
+            labels = [textwrap.fill(label, 100 if columns > 1 else 60) for label in handles]
+            where = "outside lower center"
+            figure.legend(list(handles.values()), labels, loc=where, ncols=legend_columns, handlelength=3.4)
+        for path in paths:
+            figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many columns of the legend as fit the figure's width of about 120 characters, and as full as can be."""
+    fitting = max(1, min(4, len(labels), 120 // (max(map(len, labels), default=1) + 10)))
+    rows = -(-len(labels) // fitting)
+    return -(-len(labels) // rows) if rows else 1
+
+
+def _panel(axes: Any, panel: Panel, empty: str) -> None:
+    axes.set_title(textwrap.fill(panel.title, 44))
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.5)
+    if panel.log_y:
+        axes.set_yscale("log")
+        _plain(axes.yaxis, np.concatenate([series.y for series in panel.series]))
+    if panel.log_x:
+        axes.set_xscale("log")
+        _plain(axes.xaxis, np.concatenate([series.x for series in panel.series]) if panel.series else np.ones(1))
+    else:
+        axes.xaxis.get_major_locator().set_params(integer=all(_whole(series.x) for series in panel.series))
+    if panel.ticks:
+        axes.set_xticks([x for x, _ in panel.ticks], [text for _, text in panel.ticks])
+        axes.xaxis.minorticks_off()
+    lines = sum(series.style is not None and series.kind == "line" for series in panel.series)
+    for index, series in enumerate(panel.series):
+        _series(axes, series, index, max(1, lines))
+    if panel.y_limits:
+        axes.set_ylim(*panel.y_limits)
+    else:
+        axes.text(0.5, 0.5, empty, ha="center", va="center", transform=axes.transAxes)
+
+
+def _series(axes: Any, series: Series, index: int, lines: int) -> None:
+    if series.style is None:
+        mark = {"marker": "o", "linestyle": "none", "markersize": 3} if series.kind == "points" else {"linewidth": 0.6}
+        axes.plot(series.x, series.y, color=GREY, alpha=0.7, zorder=1, **mark)
+        return
+    colour = COLOURS[series.style % len(COLOURS)]
+    look = {
+        "color": colour,
+        "marker": _MARKERS[series.style % len(_MARKERS)] if series.marked else "",
+        "markersize": 4,
+        "markerfacecolor": "white",
+        "zorder": 3,
+    }
+    if series.kind == "line":
+        alpha = 0.14 if lines <= 4 else 0.07  # many bands on top of each other are one dark one
+        if np.isfinite(series.low).any():
+            axes.fill_between(series.x, series.low, series.high, color=colour, alpha=alpha, linewidth=0, zorder=2)
+        every = max(1, len(series.x) // 8)
+        look["markevery"] = (
+            index * every // lines % max(1, len(series.x)),
+            every,
+        )  # side by side, not one on the other
+    else:
+        half = np.abs(np.nan_to_num(np.stack([series.y - series.low, series.high - series.y])))
+        axes.errorbar(series.x, series.y, yerr=half, fmt="none", ecolor=colour, elinewidth=0.9, alpha=0.5, zorder=2)
+    style = "none" if series.kind == "points" else _LINES[series.style % len(_LINES)]
+    axes.plot(series.x, series.y, label=series.label or None, linestyle=style, linewidth=1.3, **look)
+
+
+def _plain(axis: Any, values: np.ndarray) -> None:
+    """Ticks of a logarithmic axis as plain numbers: powers would need the mathematical text that is off here."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    decades = math.log10(max(values) / min(values))
+    few = (1, 2, 5) if decades < 1.3 else (1, 3) if decades < 2.2 else (1,)
+    axis.set_major_locator(LogLocator(subs=range(1, 10) if decades < 0.4 else few))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _whole(x: np.ndarray) -> bool:
+    return all(math.isfinite(value) and value == int(value) for value in x)

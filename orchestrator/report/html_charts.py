@@ -1,0 +1,175 @@
+"""The page's charts: what `charts` has as numbers, as plots of Bokeh to zoom into, whose series can be hidden.
+
+Every series in front is drawn by glyphs of its own. Those in grey, of which there may be hundreds, share one for their
+lines and one for their points: as many models as there are series would take longer to make than the sweep's trials,
+and longer still to open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from orchestrator.report.charts import Panel, Series
+from orchestrator.report.figures import COLOURS, GREY
+
+_MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "x")
+_DASHES: tuple[Any, ...] = ("solid", [8, 3], [7, 3, 2, 3], [2, 2], [10, 3, 2, 3, 2, 3])
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What hides a configuration, by its place in the table. ``models``: ids of those that are its own. ``filters``:
+    ids of filters of what it shares with others, each with the index of its part."""
+
+    models: dict[int, list[str]] = field(default_factory=dict)
+    filters: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+
+
+def colour(series: Series) -> str:
+    """Grey for those that are not in front."""
+    return GREY if series.style is None else COLOURS[series.style % len(COLOURS)]
+
+
+def plot(panel: Panel, y_limits: tuple[float, float], hidden: Hidden) -> Any:
+    """A panel as a figure of Bokeh; what hides its series is added to `hidden`."""
+    from bokeh.models import HoverTool, Range1d
+    from bokeh.plotting import figure
+
+    low, high = y_limits
+    made = figure(
+        title=panel.title,
+        x_axis_label=panel.x_label,
+        y_axis_label=panel.y_label,
+        x_axis_type="log" if panel.log_x else "linear",
+        y_axis_type="log" if panel.log_y else "linear",
+        x_range=_x_range(panel),
+        y_range=Range1d(start=low, end=high),
+        tools="box_zoom,wheel_zoom,pan,reset,save",
+        active_drag="box_zoom",
+        active_scroll=None,
+        height=380,
+        sizing_mode="stretch_width",
+    )
+    made.toolbar.logo = None
+    grey = [series for series in panel.series if series.style is None and series.owner is not None]
+    lines = _grey_lines(made, [series for series in grey if series.kind == "line"], hidden)
+    points = _grey_points(made, [series for series in grey if series.kind == "points"], hidden)
+    shared = {id(series) for series in grey if series.kind != "both"}
+    named = []
+    for series in panel.series:
+        if id(series) in shared:
+            continue
+        glyphs = _drawn(made, series)
+        named.append(glyphs[-1])
+        if series.owner is not None:
+            hidden.models.setdefault(series.owner, []).extend(glyph.id for glyph in glyphs)
+    value = "{0.[00000000]}" if panel.log_y else "{0.0000}"
+    values = f"@y{value}" if panel.log_y else f"@y{value} [@low{value}, @high{value}]"
+    for renderers, name, x, y in (
+        (named, "$name", "@x", values),
+        (points, "@label", "@x", values),
+        (lines, "@label", "$snap_x", f"$snap_y{value}"),
+    ):
+        if renderers:
+            told = [("", name), (panel.x_label, x + "{0.[0000]}"), (panel.y_label, y)]
+            made.add_tools(HoverTool(tooltips=told, renderers=renderers))
+    if panel.own_colours:  # the key of the page's series is none for these
+        made.add_layout(_legend([series.label for series in panel.series], named))
+    if panel.ticks:
+        made.xaxis.ticker = [x for x, _ in panel.ticks]
+        made.xaxis.major_label_overrides = dict(panel.ticks)
+    return made
+
+
+def _legend(labels: Sequence[str], renderers: Sequence[Any]) -> Any:
+    from bokeh.models.annotations import Legend, LegendItem
+
+    items = [LegendItem(label=label, renderers=[line]) for label, line in zip(labels, renderers, strict=True)]
+    return Legend(items=items, label_text_font_size="8pt", background_fill_alpha=0.6)
+
+
+def _x_range(panel: Panel) -> Any:
+    """Of all that is there: what is hidden changes no axis."""
+    from bokeh.models import Range1d
+
+    x = np.concatenate([series.x.astype(float) for series in panel.series])
+    low, high = (np.log(x.min()), np.log(x.max())) if panel.log_x else (x.min(), x.max())
+    room = 0.05 * (high - low) or 0.5
+    ends = (low - room, high + room)
+    start, end = np.exp(ends) if panel.log_x else ends
+    return Range1d(start=float(start), end=float(end))
+
+
+def _drawn(made: Any, series: Series) -> list[Any]:
+    """The series' glyphs: band or bars, line or points; the last is the one with the values."""
+    from bokeh.models import CDSView, ColumnDataSource, Line, Scatter, VArea
+
+    style, in_front = series.style or 0, series.style is not None
+    source = ColumnDataSource({"x": series.x.astype(float), "y": series.y, "low": series.low, "high": series.high})
+    width, dash = (2, _DASHES[style % len(_DASHES)]) if in_front else (1, "solid")
+    line = Line(x="x", y="y", line_color=colour(series), line_width=width, line_dash=dash)
+    glyphs: list[Any] = []
+    if series.kind == "line":
+        if in_front and np.isfinite(series.low).any():
+            glyphs.append(VArea(x="x", y1="low", y2="high", fill_color=colour(series), fill_alpha=0.14))
+        glyphs.append(line)
+    else:
+        glyphs.append(_bars(colour(series)))
+        if series.kind == "both":
+            glyphs.append(line)
+        marker, fill = _MARKERS[style % len(_MARKERS)], "white"
+        glyphs.append(
+            Scatter(x="x", y="y", marker=marker, size=9, line_color=colour(series), fill_color=fill, line_width=2)
+        )
+    # Not made.line and its like, and one view for both: they make more models, which many configurations pay for.
+    view = CDSView()
+    return [made.add_glyph(source, glyph, view=view, name=series.hint or series.label) for glyph in glyphs]
+
+
+def _bars(line_color: str) -> Any:
+    from bokeh.models import Segment
+
+    return Segment(x0="x", y0="low", x1="x", y1="high", line_color=line_color, line_alpha=0.5)
+
+
+def _grey_lines(made: Any, group: Sequence[Series], hidden: Hidden) -> list[Any]:
+    from bokeh.models import MultiLine
+
+    columns = {
+        "x": [series.x.astype(float) for series in group],
+        "y": [series.y for series in group],
+        "label": [series.hint or series.label for series in group],
+    }
+    return _shared(made, columns, [MultiLine(xs="x", ys="y", line_color=GREY)], group, hidden)
+
+
+def _grey_points(made: Any, group: Sequence[Series], hidden: Hidden) -> list[Any]:
+    """Each of these series is one point."""
+    from bokeh.models import Scatter
+
+    columns: dict[str, Any] = {
+        name: [getattr(series, name)[0] for series in group] for name in ("x", "y", "low", "high")
+    }
+    columns["label"] = [series.hint or series.label for series in group]
+    scatter = Scatter(x="x", y="y", size=9, line_color=GREY, fill_color="white", line_width=2)
+    return _shared(made, columns, [_bars(GREY), scatter], group, hidden)
+
+
+def _shared(
+    made: Any, columns: dict[str, Any], glyphs: Sequence[Any], group: Sequence[Series], hidden: Hidden
+) -> list[Any]:
+    """The renderer with the values, of several series; none if there are none."""
+    from bokeh.models import BooleanFilter, CDSView, ColumnDataSource
+
+    if not group:
+        return []
+    shown = BooleanFilter(booleans=[True] * len(group))
+    view, source = CDSView(filter=shown), ColumnDataSource(columns)
+    for index, series in enumerate(group):
+        assert series.owner is not None
+        hidden.filters.setdefault(series.owner, []).append((shown.id, index))
+    return [made.add_glyph(source, glyph, view=view) for glyph in glyphs][-1:]

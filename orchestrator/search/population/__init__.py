@@ -1,0 +1,1 @@
+"""Population-based training: decisions, rounds, and the segments that members train."""

@@ -1,0 +1,1 @@
+"""Signals, processes and hardware of this machine."""

@@ -1,0 +1,1 @@
+"""MLflow: one writer, and reading results back."""

@@ -1,0 +1,146 @@
+"""Where a result comes from: code, versions, machine and command."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+
+COMMIT_FILE = "COMMIT"
+"""Beside this file where the package was shipped to a cluster without its repository: commit, and whether dirty."""
+CHANGES_FILE = "CHANGES.diff"
+"""Beside it, too: what the tree had that the commit has not."""
+PACKAGES = ("ray", "torch", "torchvision", "mlflow", "pyarrow", "numpy")
+DIFF_BYTES = 1_000_000
+"""A longer difference to the commit is cut off there."""
+_TREE = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """``tags``: of the sweep's run and of every run in it. ``files``: artifacts of the sweep's run, path → text."""
+
+    tags: Mapping[str, str]
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
+    """All that is known before a sweep starts; what only a trial's actor knows is in `machine`.
+
+    Args:
+        store_hash: of the task store.
+        store_path: where it lies on this machine.
+        manifest: its manifest, as text.
+    """
+    commit, dirty = git_state()
+    tags = {
+        "foml.git_commit": commit,
+        "foml.git_dirty": dirty,
+        "foml.version": package_version("foml-orchestrator"),
+        "foml.versions": versions(),
+        "foml.python": platform.python_version(),
+        "foml.platform": platform.platform(),
+        "foml.hostname": socket.gethostname(),
+        "foml.command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "foml.store": store_hash,
+        "foml.store_path": str(store_path),
+    }
+    files = {"provenance/packages.txt": _installed(), "provenance/store_manifest.json": manifest}
+    changes = git_changes() if dirty == "true" else ""
+    if changes:
+        path = f"provenance/changes-{hashlib.sha256(changes.encode()).hexdigest()[:12]}.diff"
+        tags["foml.git_diff"] = path  # by what is in it: a sweep that goes on with other changes has both
+        files[path] = changes
+    return Provenance(tags, files)
+
+
+def git_state(tree: Path = _TREE) -> tuple[str, str]:
+    """The commit of this code, and "true", "false" or "unknown" for whether the tree differs from it."""
+    if not (tree / ".git").exists():
+        commit, _, dirty = _beside(COMMIT_FILE).partition(" ")
+        return commit or "unknown", dirty or "unknown"
+    try:
+        return _git(tree, "rev-parse", "HEAD"), str(bool(_git(tree, "status", "--porcelain"))).lower()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown", "unknown"
+
+
+@cache
+def code() -> str:
+    """Commit, state of the tree and versions in one line; asked once per process."""
+    commit, dirty = git_state()
+    changed = {"true": ", changed", "false": ""}.get(dirty, ", not known whether changed")
+    return f"commit {commit[:12]}{changed}; {versions()}"
+
+
+def git_changes(tree: Path = _TREE) -> str:
+    """The tree's difference to its commit as a patch, new files included, cut off after `DIFF_BYTES`.
+
+    Empty if there is none, or nothing to ask.
+    """
+    if not (tree / ".git").exists():
+        return _beside(CHANGES_FILE)
+    try:
+        with tempfile.TemporaryDirectory(prefix="foml-diff-") as scratch:
+            index = Path(scratch) / "index"  # a copy: that new files are shown changes nothing for the user
+            there = tree / _git(tree, "rev-parse", "--git-path", "index")
+            if there.is_file():
+                shutil.copyfile(there, index)
+            environment = {"GIT_INDEX_FILE": str(index)}
+            _git(tree, "add", "--intent-to-add", "--all", **environment)
+            return _begin_of(tree, ["diff", "HEAD", "--no-color", "--no-ext-diff"], environment)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _begin_of(tree: Path, words: list[str], environment: dict[str, str]) -> str:
+    with subprocess.Popen(
+        ["git", *words], cwd=tree, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        read = process.stdout.read(DIFF_BYTES + 1)
+        process.kill()
+    text = read[:DIFF_BYTES].decode(errors="replace")
+    return text if len(read) <= DIFF_BYTES else f"{text}\n… cut off after {DIFF_BYTES} bytes\n"
+
+
+def _beside(name: str) -> str:
+    shipped = Path(__file__).parents[1] / name
+    return shipped.read_text(encoding="utf-8") if shipped.is_file() else ""
+
+
+def _git(folder: Path, *words: str, **more: str) -> str:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", **more}
+    done = subprocess.run(
+        ["git", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
+
+
+def versions() -> str:
+    """The packages that numbers may depend on, each with its version."""
+    return " ".join(f"{name}={package_version(name)}" for name in PACKAGES)
+
+
+def package_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _installed() -> str:
+    """All packages that are installed, one a line."""
+    lines = {f"{one.metadata['Name']}=={one.version}" for one in distributions() if one.metadata["Name"]}
+    return "".join(f"{line}\n" for line in sorted(lines, key=str.lower))

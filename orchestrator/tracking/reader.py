@@ -1,0 +1,312 @@
+"""Reading a sweep back from MLflow: `load_curves` for notebooks, `find_sweep` for the report."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from orchestrator.errors import OrchestratorError, fault
+from orchestrator.tracking.database import DEFAULT_URI, in_one_line, open_existing
+from orchestrator.tracking.names import from_text, sweep_key, unlisted
+from orchestrator.tracking.runs import PARENT, POPULATION, STOPPED_AT, WITHDRAWN, search
+from orchestrator.tracking.tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
+
+COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
+_AT_ONCE = 8
+
+logger = logging.getLogger(__name__)
+
+
+class SweepNotFound(OrchestratorError):  # noqa: N818
+    """There is no sweep of that name; the line lists those that there are."""
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """A seed's run. ``diverged_at``, ``stopped_at`` (by the scheduler): the batch, None if it did not."""
+
+    run_id: str
+    seed: int
+    status: str
+    diverged_at: int | None
+    metrics: tuple[str, ...]
+    stopped_at: int | None = None
+
+
+@dataclass(frozen=True)
+class ConfigurationRuns:
+    """A configuration's run and those of its seeds.
+
+    ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
+    ``metrics``: the numbers there is only one of (objective, seconds, …). ``digests``: file → SHA-256, of its tables.
+    ``population``: the hash of the population that it is a member of, empty if of none. ``artifacts``: where they are.
+    ``withdrawn``: the sweep, as it was last started, does not hold it: it is of an earlier version.
+    """
+
+    run_id: str
+    hash: str
+    label: str
+    learner: str
+    needs_boundaries: bool
+    complete: bool
+    planned: tuple[int, ...]
+    parameters: dict[str, Any]
+    metrics: dict[str, float]
+    seeds: tuple[SeedRun, ...]
+    population: str = ""
+    digests: dict[str, str] = field(default_factory=dict)
+    artifacts: str = ""
+    withdrawn: bool = False
+
+
+@dataclass(frozen=True)
+class SweepRuns:
+    """A sweep as MLflow has it, its configurations in the order of their runs. ``tags`` and ``artifacts`` (where they
+    are): those of its own run."""
+
+    client: Any
+    run_id: str
+    name: str
+    objective: str
+    mode: str
+    configurations: tuple[ConfigurationRuns, ...]
+    status: str = "FINISHED"
+    tags: dict[str, str] = field(default_factory=dict)
+    artifacts: str = ""
+
+
+def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> pd.DataFrame:
+    """Every point of every seed of a sweep, tidy.
+
+    Args:
+        name: the sweep's name; of several, in several experiments, the newest.
+        tracking_uri: where it was tracked.
+        experiment: the experiment to look in; all of them if None.
+
+    Returns:
+        One row per point: the columns configuration (its hash), label, learner, seed, metric, step, value, and one for
+        each hyper-parameter that varies (missing where a learner does not have it). Configurations of earlier versions
+        of the sweep are among them: `find_sweep` says which are `withdrawn`.
+
+    Raises:
+        SweepNotFound: one line, with the names that there are.
+        TrackingError: there is nothing at that URI.
+    """
+    return curves_of(find_sweep(name, tracking_uri, experiment))
+
+
+def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> SweepRuns:
+    """The newest sweep of this name, or of any if it is None. Raises as `load_curves`."""
+    client = open_existing(tracking_uri)
+    with in_one_line(tracking_uri):
+        return _found(client, name, tracking_uri, experiment)
+
+
+def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | None) -> SweepRuns:
+    there = {each.name: each.experiment_id for each in _experiments(client)}
+    if experiment is not None and experiment not in there:
+        others = ", ".join(name for name in there if name != "Default") or "none"
+        raise SweepNotFound(
+            fault("--experiment", "", f"{tracking_uri} has none of this name", experiment, f"there are: {others}")
+        )
+    experiments = [at for name, at in there.items() if experiment in (None, name)]
+    sweeps = list(search(client, experiments, "tags.`foml.kind` = 'sweep'")) if experiments else []
+    sweeps.sort(key=lambda run: run.info.start_time, reverse=True)
+    parent = next((run for run in sweeps if name in (None, run.data.tags["foml.sweep"])), None)
+    if parent is None:
+        names = list(dict.fromkeys(run.data.tags["foml.sweep"] for run in sweeps))
+        raise SweepNotFound(_not_found(name, names, tracking_uri))
+    tags = parent.data.tags
+    return SweepRuns(
+        client,
+        parent.info.run_id,
+        tags["foml.sweep"],
+        tags.get("foml.objective", "cumulative_error"),
+        tags.get("foml.mode", "min"),
+        tuple(_configurations(client, parent)),
+        parent.info.status,
+        dict(tags),
+        parent.info.artifact_uri,
+    )
+
+
+def curves_of(sweep: SweepRuns) -> pd.DataFrame:
+    """`load_curves` of a sweep that was found before."""
+    with in_one_line(sweep.client.tracking_uri), ThreadPoolExecutor(_AT_ONCE) as pool:
+        parts = list(pool.map(lambda of: _points(sweep, of), sweep.configurations))
+    varying = _varying(sweep.configurations)
+    frames = []
+    for of, part in zip(sweep.configurations, parts, strict=True):
+        part = part.sort_values(["seed", "metric", "step"], kind="stable")
+        part = part.assign(configuration=of.hash, label=of.label, learner=of.learner)
+        frames.append(part.assign(**{column: of.parameters.get(key) for key, column in varying.items()}))
+    columns = [*COLUMNS, *varying.values()]
+    frames = [frame for frame in frames if len(frame)]
+    return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+
+def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:
+    """The test error after each task of every complete configuration: configuration, label, learner, seed, metric,
+    step, value. A configuration that has none (it is not complete, or an older version ran it) is left out; so is one
+    whose table is damaged, which the log tells.
+    """
+    frames = []
+    for of in sweep.configurations:
+        points = _table(sweep, of, TEST_FILE) if of.complete else None
+        if points is not None and len(points):
+            frames.append(points.assign(configuration=of.hash, label=of.label, learner=of.learner)[list(COLUMNS)])
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
+
+
+def hindsight_of(sweep: SweepRuns) -> pd.DataFrame | None:
+    """The reference of regret that is kept with a sweep; None if there is none, or it is damaged or out of reach."""
+    what = f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id})"
+    remedy = f"regret is left out; python -m orchestrator.regret {shlex.quote(sweep.name)} fits it again"
+    return _read_or_tell(sweep.client, sweep, HINDSIGHT_FILE, digests(sweep.tags), what, remedy)
+
+
+def _experiments(client: Any) -> Iterable[Any]:
+    token = None
+    while True:
+        page = client.search_experiments(max_results=1_000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _not_found(name: str | None, names: Sequence[str], uri: str) -> str:
+    if not names:
+        return fault("sweep", "", f"there is none in {uri}", remedy="run one: python -m orchestrator.sweep")
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return fault("sweep", "", f"{uri} has none of this name", name, f"there are: {shown}")
+
+
+def _configurations(client: Any, parent: Any) -> list[ConfigurationRuns]:
+    prefix = sweep_key(parent.data.tags["foml.sweep"]) + "/"
+    runs = [
+        run
+        for kind in ("configuration", "seed")
+        for run in search(client, [parent.info.experiment_id], f"tags.`foml.kind` = '{kind}'")
+        if run.data.tags["foml.run_key"].startswith(prefix)
+    ]
+    seeds: dict[str, list[SeedRun]] = {}
+    for run in runs:
+        tags = run.data.tags
+        if tags["foml.kind"] == "seed":
+            diverged, stopped = (int(at) if (at := tags.get(key)) else None for key in ("foml.diverged_at", STOPPED_AT))
+            status, metrics = run.info.status, tuple(run.data.metrics)
+            seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), status, diverged, metrics, stopped)
+            seeds.setdefault(tags[PARENT], []).append(seed)
+    found = [run for run in runs if run.data.tags["foml.kind"] == "configuration"]
+    found.sort(key=lambda run: run.info.start_time)
+    return [_configuration(run, seeds.get(run.info.run_id, [])) for run in found]
+
+
+def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
+    tags = run.data.tags
+    return ConfigurationRuns(
+        run_id=run.info.run_id,
+        hash=tags["foml.configuration"],
+        label=tags["foml.label"],
+        learner=tags["foml.learner"],
+        needs_boundaries=tags["foml.needs_boundaries"] == "true",
+        complete=run.info.status == "FINISHED" and tags.get("foml.complete_for") == tags["foml.seeds"],
+        planned=tuple(unlisted(tags["foml.seeds"])),
+        parameters={key: from_text(text) for key, text in run.data.params.items()},
+        metrics=dict(run.data.metrics),
+        seeds=tuple(sorted(seeds, key=lambda each: each.seed)),
+        population=tags.get(POPULATION, ""),
+        digests=digests(tags),
+        artifacts=run.info.artifact_uri,
+        withdrawn=bool(tags.get(WITHDRAWN)),
+    )
+
+
+def _points(sweep: SweepRuns, of: ConfigurationRuns) -> pd.DataFrame:
+    """The points of a configuration's seeds: from the table that a complete one has, which spares MLflow a request for
+    every curve; else from its histories."""
+    if of.complete and (table := _table(sweep, of, CURVES_FILE)) is not None:
+        return table
+    rows = [
+        (run.seed, name, point.step, point.value)
+        for run in of.seeds
+        for name in run.metrics
+        for point in sweep.client.get_metric_history(run.run_id, name)
+    ]
+    return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])
+
+
+def _table(sweep: SweepRuns, of: ConfigurationRuns, name: str) -> pd.DataFrame | None:
+    """A table that a configuration has as an artifact; None if there is none, or it is damaged or out of reach."""
+    what = f"{name} of {of.label} (run {of.run_id})"
+    instead = "its test errors are left out" if name == TEST_FILE else "its curves are read from the metrics"
+    again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again from the chunk files"
+    return _read_or_tell(sweep.client, of, name, of.digests, what, f"{instead}; {again}")
+
+
+def _read_or_tell(
+    client: Any, of: SweepRuns | ConfigurationRuns, name: str, known: Mapping[str, str], what: str, remedy: str
+) -> pd.DataFrame | None:
+    """A table; of one that is damaged the log has a line, and there is none."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return read(client, of.run_id, of.artifacts, name, known.get(name))
+    except (MlflowException, OSError):
+        return None
+    except DamagedTable as error:
+        logger.warning("%s: %s; %s", what, error, remedy)
+        return None
+
+
+def _varying(configurations: Sequence[ConfigurationRuns]) -> dict[str, str]:
+    """Parameter → column, of those that two configurations have different values of."""
+    values: dict[str, list[Any]] = {}
+    for of in configurations:
+        for key, value in of.parameters.items():
+            if key != "learner" and value not in values.setdefault(key, []):
+                values[key].append(value)
+    varying = [key for key, there in values.items() if len(there) > 1]
+    return {key: f"{key} (option)" if key in COLUMNS else key for key in sorted(varying)}
+
+
+_LISTED = 5
+
+
+def find(client: Any, run: str, uri: str) -> Any:
+    """The run of this id, a configuration's or a seed's.
+
+    Raises:
+        OrchestratorError: one line: there is none, or it is another kind of run.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.get_run(run)
+    except MlflowException as error:
+        rule = f"{uri} has none of this id"
+        raise OrchestratorError(fault("run", "", rule, run, "the table of runs in MLflow's UI shows ids")) from error
+    if "foml.kind" not in found.data.tags:
+        raise OrchestratorError(fault("run", "", "must be a run of a sweep", run))
+    if found.data.tags["foml.kind"] == "sweep":
+        raise OrchestratorError(_is_a_sweep(client, found))
+    return found
+
+
+def _is_a_sweep(client: Any, found: Any) -> str:
+    """The line about a sweep's run, with the runs that could have been meant."""
+    runs = [
+        f"{run.info.run_id} ({run.data.tags['foml.label']})"
+        for run in search(client, [found.info.experiment_id], "tags.`foml.kind` = 'configuration'")
+        if run.data.tags.get(PARENT) == found.info.run_id
+    ]
+    more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
+    remedy = f"there are: {', '.join(runs[:_LISTED])}{more}" if runs else ""
+    return fault("run", "", "must be a configuration's or a seed's, not a sweep's", found.info.run_id, remedy)

@@ -1,0 +1,284 @@
+"""The one writer: curves that trials report go to MLflow, whose contents are a projection of the chunk files.
+
+Trials never open MLflow. The driver hands slices of curves to a `Writer`, whose thread writes them. Whatever interrupts
+it, what was to be written can be had again from a trial's newest chunk file: the thread asks MLflow what it has, and
+sends what it lacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from orchestrator.errors import fault, full_line, is_full
+from orchestrator.plan.plan import Plan
+from orchestrator.protocol.curves import Curves
+from orchestrator.storage.mirror import Mirror
+from orchestrator.tracking.database import TrackingError, check_reachable, database_path, first_line, prepare
+from orchestrator.tracking.provenance import Provenance
+from orchestrator.tracking.runs import forget
+from orchestrator.tracking.sync import Projection
+
+__all__ = ["HEALED", "TrackingError", "Writer", "forget", "prepare"]
+
+RETRY_S = 10.0
+PAUSE_S = 5.0
+"""Between two writings of one trial's curves: a call to MLflow costs as much as eighty points in it."""
+HEALED = "tried again, and all is written now"
+"""Ends a line about what went wrong and is well again."""
+_SWEEP = ""  # stands among the trials' keys for the sweep itself
+
+logger = logging.getLogger(__name__)
+
+
+class Writer:
+    """Writes one sweep's runs, from a thread of its own; no method but `drain` and `close` waits for MLflow.
+
+    Args:
+        uri: where MLflow keeps runs; see `prepare`.
+        experiment: name of the experiment.
+        plan: the sweep.
+        root: the folder of the trials' folders.
+        mirror: what `root` is a copy of, if it is one.
+        provenance: where the sweep's results come from; tags alone will do.
+        started_ms: when the sweep was started, in ms since the epoch.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        plan: Plan,
+        root: Path,
+        provenance: Provenance | Mapping[str, str],
+        started_ms: int,
+        mirror: Mirror | None = None,
+    ) -> None:
+        self._uri = uri
+        provenance = provenance if isinstance(provenance, Provenance) else Provenance(provenance)
+        self._projection = Projection(uri, experiment, plan, root, provenance, started_ms, mirror)
+        self._arriving: dict[str, list[Curves]] = {}  # slices that the thread has not come to yet, by trial
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: dict[str, list[Curves]] = {}  # slices that the thread keeps until their trial's pause is over
+        self._next_at: dict[str, float] = {}  # key → when its pause is over
+        self._behind: dict[str, str] = {}  # key → what went wrong with it, and is to be tried again
+        self._told: list[str] = []
+        self._retry_at = 0.0
+        self._closed: str | None = None
+        self._thread = threading.Thread(target=self._serve, name="mlflow-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write; returns at once."""
+        self._queue.put(partial(self._try, _SWEEP, self._open))
+        self._thread.start()
+
+    def results(self, trial_key: str, slice_: Curves) -> None:
+        """A trial's next curves. They may overlap with earlier ones, or leave a gap."""
+
+        with self._lock:
+            waiting = self._arriving.get(trial_key)
+            if waiting is not None:
+                waiting.append(slice_)  # to be sent in one go: a call costs more than what is in it
+                return
+            self._arriving[trial_key] = waiting = [slice_]
+        self._queue.put(partial(self._arrived, trial_key, waiting))
+
+    def finished(self, trial_key: str) -> None:
+        """The trial is at the end of its stream, and its newest chunk file says so. To say it again does nothing."""
+        self._ended(trial_key, "FINISHED")
+
+    def failed(self, trial_key: str, message: str) -> None:
+        """The trial will not be tried again."""
+        self._ended(trial_key, "FAILED", message)
+
+    def stopped(self, trial_key: str, batches: int) -> None:
+        """The scheduler saw no point in going on after so many batches: the trial is over, and not comparable."""
+        self._ended(trial_key, "KILLED", stopped_at=batches)
+
+    def interrupted(self, trial_key: str) -> None:
+        """The trial was stopped, and can be resumed; one that never started gets no runs."""
+        self._ended(trial_key, "KILLED")
+
+    def keep(self, path: Path) -> None:
+        """Keep a file of the sweep's folder, as it is by then, as an artifact of the sweep's run."""
+        self._queue.put(partial(self._try, _SWEEP, partial(self._projection.keep, path)))
+
+    def drain(self, timeout: float | None = None) -> list[str]:
+        """Wait until everything handed over so far is written.
+
+        Returns:
+            One line for everything that has gone wrong since the last call; empty if nothing has.
+        """
+        done = threading.Event()
+
+        def settle() -> None:
+            self._write_all()
+            done.set()
+
+        self._queue.put(settle)
+        in_time = self._wait(done, timeout)
+        lines = [*self._told, *self._behind.values()]
+        self._told = []
+        if not in_time:
+            limit = "" if timeout is None else f" within {timeout:g} s"
+            lines.append(f"tracking: not everything could be written to {self._uri}{limit}")
+        return list(dict.fromkeys(lines))
+
+    def close(self, status: str, timeout: float | None = None) -> str:
+        """Write what is left, and end every run of the sweep that still runs, the sweep's own with `status`.
+
+        Returns:
+            The run id of the sweep.
+
+        Raises:
+            TrackingError: the runs could not be ended.
+        """
+        if self._closed is not None:
+            return self._closed
+        done = threading.Event()
+        outcome: list[str | Exception] = []
+
+        def end() -> None:
+            self._write_all()
+            try:
+                outcome.append(self._projection.close(status))
+            except Exception as error:
+                outcome.append(error)
+            done.set()
+
+        self._queue.put(end)
+        if not self._wait(done, timeout):
+            outcome.append(TimeoutError("no answer in time"))
+        self._queue.put(None)
+        result = outcome[0]
+        if isinstance(result, Exception):
+            line = fault("tracking", "", "the sweep's runs could not be ended", self._uri, first_line(result))
+            raise TrackingError(line) from result
+        self._thread.join()
+        self._closed = result
+        return result
+
+    def _ended(self, trial_key: str, status: str, message: str = "", stopped_at: int | None = None) -> None:
+        with self._lock:
+            slices = self._arriving.pop(trial_key, [])  # what comes from now on, comes after this
+            if status == "FINISHED":
+                slices.clear()  # its chunk file has all, and a writer that is behind need not hold them
+
+        def note() -> None:
+            if trial_key in self._waiting:
+                self._take(trial_key)
+            self._next_at.pop(trial_key, None)
+            self._projection.note_end(trial_key, status, message, stopped_at)
+            self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
+
+        self._queue.put(note)
+
+    def _wait(self, done: threading.Event, timeout: float | None) -> bool:
+        """Wait for the thread, but not for one that has died."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not done.wait(0.2 if until is None else max(0.0, min(0.2, until - time.monotonic()))):
+            if (until is not None and time.monotonic() >= until) or not self._thread.is_alive():
+                return done.is_set()
+        return True
+
+    # What follows runs in the thread.
+
+    def _serve(self) -> None:
+        while True:
+            times = [self._next_at[key] for key in self._waiting] + ([self._retry_at] if self._behind else [])
+            try:
+                message = self._queue.get(timeout=max(0.0, min(times) - time.monotonic()) if times else None)
+            except queue.Empty:
+                pass
+            else:
+                if message is None:
+                    return
+                message()
+            for key in [key for key in self._waiting if time.monotonic() >= self._next_at[key]]:
+                self._take(key)
+            if self._behind and time.monotonic() >= self._retry_at:
+                self._catch_up()
+
+    def _arrived(self, key: str, slices: list[Curves]) -> None:
+        """Write them if the trial's pause is over, else keep them, with those that come meanwhile."""
+        if not slices:
+            return  # the trial has ended meanwhile
+        self._waiting[key] = slices
+        self._next_at.setdefault(key, time.monotonic())
+
+    def _write_all(self) -> None:
+        for key in list(self._waiting):
+            self._take(key)
+        self._catch_up()
+
+    def _take(self, key: str) -> None:
+        slices = self._waiting.pop(key)
+        with self._lock:
+            if self._arriving.get(key) is slices:
+                del self._arriving[key]
+        if not slices:
+            return
+        self._next_at[key] = time.monotonic() + PAUSE_S
+        self._projection.note_results(key, max(slice_.batches for slice_ in slices))
+        self._try(key, partial(self._projection.write_results, key, slices))
+
+    def _open(self) -> None:
+        self._projection.open()
+
+    def _try(self, key: str, action: Callable[[], None]) -> None:
+        """Do it; if that fails, keep why, and let the trial be brought up to date from its chunk file later."""
+        if key in self._behind:
+            return
+        if self._behind and (line := self._out_of_reach()):
+            self._behind[key] = line  # to try would be to wait once more for a server that is not there
+            return
+        try:
+            action()
+        except Exception as error:  # whatever it is: the thread must go on
+            self._fell_behind(key, error)
+
+    def _out_of_reach(self) -> str:
+        """Why the server does not answer; empty if it does."""
+        try:
+            check_reachable(self._uri)
+        except TrackingError as error:
+            return str(error)
+        return ""
+
+    def _fell_behind(self, key: str, error: Exception) -> None:
+        line = str(error) if isinstance(error, TrackingError) else self._out_of_reach()
+        if not line and is_full(error):
+            path = database_path(self._uri)
+            where = Path.cwd() if path is None else path.parent
+            line = f"tracking: {full_line(where)}: then MLflow is sent what it lacks"
+        if not line:
+            what = self._projection.stack(key).trial.configuration.label if key else "the sweep's run"
+            line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"
+        if self._behind.get(key) != line:
+            logger.debug("%s", line, exc_info=error)
+        self._behind[key] = line
+        self._retry_at = time.monotonic() + RETRY_S
+        if key:
+            self._projection.forget(key)
+
+    def _catch_up(self) -> None:
+        """Try again what has failed."""
+        if self._behind and self._out_of_reach():
+            self._retry_at = time.monotonic() + RETRY_S
+            return
+        for key in sorted(self._behind):
+            try:
+                if key:
+                    self._projection.bring_up_to_date(key)
+                else:
+                    self._projection.open()
+            except Exception as error:
+                self._fell_behind(key, error)
+            else:
+                self._told.append(f"{self._behind.pop(key)}; {HEALED}")

@@ -1,0 +1,52 @@
+"""Data sets that torchvision can download, brought into the cache folder once per node."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from streams.errors import SourceError, fault
+from streams.store.cache import cache_folder, locked
+
+
+def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> Path:
+    """The folder of a data set in the cache, downloaded by torchvision if it is not complete there.
+
+    Args:
+        dataset: the class in `torchvision.datasets`.
+        folder: where that class puts its files, below its root.
+        complete: tells whether all files are in a folder.
+
+    Raises:
+        SourceError: torchvision is not installed, or the download failed.
+    """
+    root = cache_folder() / "downloads"
+    target, begun = root / folder, root / f".{dataset}.unfinished"
+    with locked(root / dataset):
+        if begun.exists():  # by a process that was killed: its last file may be cut, and torchvision would not notice
+            shutil.rmtree(target, ignore_errors=True)
+        if not complete(target):
+            try:
+                from torchvision import datasets  # brings torch: only for a download
+            except ImportError:
+                remedy = f"pip install torchvision, or name a folder with {dataset} by data"
+                raise SourceError(
+                    fault("torchvision", f"must be installed to download {dataset}", remedy=remedy)
+                ) from None
+            try:
+                begun.touch()
+                getattr(datasets, dataset)(str(root), download=True)
+            except (OSError, RuntimeError) as error:
+                remedy = f"name a folder with {dataset} by data"
+                raise SourceError(fault(dataset, "could not be downloaded", error, remedy)) from None
+            begun.unlink()
+    return target
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """sha256 (hex) over the paths, sizes and modification times of files: changes when a file is added or changed."""
+    digest = hashlib.sha256()
+    for path in paths:
+        facts = path.stat()
+        digest.update(f"{path.absolute()}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

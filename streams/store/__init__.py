@@ -1,0 +1,1 @@
+"""Task stores on disk: tables, manifests, checks and transport."""

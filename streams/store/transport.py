@@ -1,0 +1,159 @@
+"""Stores travel: a store at any address that `pyarrow.fs` knows is copied into the node's cache once, and checked."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from streams.errors import StoreError, fault
+from streams.recipe import Progress, silent
+from streams.store import manifest as manifests
+from streams.store.address import is_address, joined, open_address, shown
+from streams.store.cache import cache_folder, locked
+from streams.store.manifest_rules import SEED_KEYS, seed_faults
+from streams.store.publish import publish, sweep_unfinished
+from streams.store.tables import DATAPOINTS, IMAGES
+from streams.store.task_store import TaskStore
+
+_PIECE = 16 * 2**20
+
+
+def localise(address: str | Path, progress: Progress | None = None) -> Path:
+    """The folder of a store on this node.
+
+    A plain path is that folder itself. An address such as `s3://bucket/store`, `gs://...` or `file:///...` is copied
+    into the cache folder, by its hash, unless it is there already; seeds that were added at the address since are
+    copied too. Every copied byte is compared with the manifests before the copy can be seen. Safe when several
+    processes ask at once: one copies, the others wait.
+
+    Args:
+        address: a path or an address.
+        progress: told of the bytes copied.
+
+    Raises:
+        StoreError: there is no store at the address, it cannot be reached, or what arrives is not what its hash names.
+    """
+    if not is_address(address):
+        return Path(address).expanduser().absolute()
+    remote = _Remote(str(address), silent if progress is None else progress)
+    folder = cache_folder() / "copies" / remote.hash()
+    with locked(folder):
+        sweep_unfinished(folder)
+        if not folder.is_dir():
+            publish(folder, remote.copy_store)
+        for seed in remote.seeds():
+            target = folder / seed
+            if not target.is_dir():
+                sweep_unfinished(target)
+                publish(target, lambda unfinished, s=seed: remote.copy_seed(unfinished, s, folder.name))  # type: ignore[misc]
+    return folder
+
+
+def share(store: TaskStore, where: Path | str) -> None:
+    """Copy a store to a folder that other nodes see, or to an address, for them to `localise`; what is there already is
+    left alone. Safe when several do so at once, and others read.
+
+    Raises:
+        OSError, pa.ArrowException: it cannot be written there.
+    """
+    if is_address(where) and isinstance((opened := open_address(str(where)))[0], fs.LocalFileSystem):
+        where = Path(opened[1])  # a folder after all, in which files are not put in one piece
+    parts = {"": (IMAGES, manifests.NAME)} | {
+        seed.name: (DATAPOINTS, manifests.NAME) for seed in sorted(store.path.glob("seed-*"))
+    }
+    for part, names in parts.items():
+        if is_address(where):
+            _upload(store.path / part, joined(str(where), part) if part else str(where), names)
+        elif not (Path(where) / part).is_dir():
+
+            def copy(unfinished: Path, source: Path = store.path / part, names: Iterable[str] = names) -> None:
+                for name in names:
+                    shutil.copyfile(source / name, unfinished / name)
+
+            publish(Path(where) / part, copy)
+
+
+def _upload(source: Path, address: str, names: Iterable[str]) -> None:
+    """Copy files to an address, in this order: where the last one, the manifest, is, all are."""
+    files, root = open_address(address)
+    files.create_dir(str(root))
+    if files.get_file_info(str(root / manifests.NAME)).type != fs.FileType.File:
+        for name in names:
+            with (source / name).open("rb") as stream, files.open_output_stream(str(root / name)) as copy:
+                shutil.copyfileobj(stream, copy, _PIECE)
+
+
+class _Remote:
+    """A store at an address, read through `pyarrow.fs`."""
+
+    def __init__(self, address: str, progress: Progress) -> None:
+        self._address = shown(address)
+        self._progress = progress
+        try:
+            self._files, self._root = open_address(address)
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise StoreError(fault(self._address, "must be an address that pyarrow.fs can open", error)) from None
+
+    def hash(self) -> str:
+        """The store's hash, from its manifest; all else is checked against it once it is here."""
+        where = f"{self._address}/{manifests.NAME}"
+        try:
+            with self._files.open_input_stream(str(self._root / manifests.NAME)) as stream:
+                recorded = json.loads(stream.read()).get("hash")
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(fault(where, "cannot be read", error, "check the address and your rights")) from None
+        except (ValueError, AttributeError):
+            raise StoreError(fault(where, "cannot be read as JSON", remedy="copy the store there anew")) from None
+        if not isinstance(recorded, str) or not re.fullmatch(r"[0-9a-f]{64}", recorded):
+            raise StoreError(fault(where, "hash: must be a sha256", recorded, "copy the store there anew"))
+        return recorded
+
+    def seeds(self) -> list[str]:
+        """Names of the folders of seeds; one without a manifest is being brought there by somebody."""
+        found = self._files.get_file_info(fs.FileSelector(str(self._root)))
+        names = sorted(info.base_name for info in found if re.fullmatch(r"seed-(0|[1-9][0-9]*)", info.base_name))
+        there = self._files.get_file_info([str(self._root / name / manifests.NAME) for name in names])
+        return [name for name, info in zip(names, there, strict=True) if info.type == fs.FileType.File]
+
+    def copy_store(self, folder: Path) -> None:
+        """Copy manifest and images into `folder`, and check them."""
+        self._copy(folder, (manifests.NAME, IMAGES))
+        try:
+            TaskStore.open(folder, verify=True)
+        except StoreError as error:
+            raise self._blame(folder, self._address, error.faults) from None
+
+    def copy_seed(self, folder: Path, seed: str, store_hash: str) -> None:
+        """Copy a seed's manifest and datapoints into `folder`, and check them."""
+        self._copy(folder, (f"{seed}/{manifests.NAME}", f"{seed}/{DATAPOINTS}"))
+        origin = f"{self._address}/{seed}"
+        try:
+            manifest = manifests.read(folder, SEED_KEYS)
+            faults = manifests.verify_bytes(folder, manifest)
+        except StoreError as error:
+            raise self._blame(folder, origin, error.faults) from None
+        faults += seed_faults(folder / manifests.NAME, manifest, int(seed.removeprefix("seed-")), store_hash)
+        if faults:
+            raise self._blame(folder, origin, faults)
+
+    def _copy(self, folder: Path, names: Iterable[str]) -> None:
+        for name in names:
+            source = str(self._root / name)
+            try:
+                total, done = self._files.get_file_info(source).size or 0, 0
+                with self._files.open_input_stream(source) as stream, (folder / Path(name).name).open("wb") as copy:
+                    while piece := stream.read(_PIECE):
+                        copy.write(piece)
+                        done += len(piece)
+                        self._progress(f"copying {self._address}/{name}", done, total)
+            except (OSError, pa.ArrowException) as error:
+                where = f"{self._address}/{name}"
+                raise StoreError(fault(where, "cannot be copied", error, "copy the store there anew")) from None
+
+    def _blame(self, folder: Path, origin: str, faults: Iterable[str]) -> StoreError:
+        """Faults of the copy are faults of what lies at the address."""
+        return StoreError(*(line.replace(str(folder), origin) for line in faults))

@@ -1,0 +1,105 @@
+"""Options that do not go together, or not with the stream, by what the learner says of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from learners.base import Learner, StreamFacts
+from orchestrator.config import load
+from orchestrator.config.constraints import check_options, check_with_store
+from orchestrator.config.schema import LearnerSpec
+from orchestrator.config.search_space import Space
+from orchestrator.errors import ConfigError
+
+OWN = """
+from dataclasses import dataclass
+from learners.online import Online, Options as Base
+
+
+@dataclass(frozen=True)
+class Options(Base):
+    group: int = 4
+    weighed: bool = False
+    weight: float = 1.0
+
+
+class Grouped(Online):
+    options_class = Options
+
+    @classmethod
+    def check(cls, options, stream):
+        if stream.batch_size % options.group:
+            yield "group", f"must divide batch_size, {stream.batch_size}"
+        if options.group == 7:
+            raise RuntimeError("seven")
+
+    @classmethod
+    def without_effect(cls, options):
+        return {} if options.weighed else {"weight": "weighed: false"}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_rules").mkdir()
+    (tmp_path / "own_rules" / "grouped.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_rules.grouped"
+
+
+def sweep(learner: dict[str, object]) -> dict[str, object]:
+    return {"name": "mine", "stream": {"name": "rainbow_digits"}, "learners": [learner], "seeds": 1, "batch_size": 8}
+
+
+def test_a_learner_of_ones_own_checks_its_options(own: str) -> None:
+    assert load.check(sweep({"name": own, "group": {"grid": [2, 4]}})).learners[0].name == own
+    with pytest.raises(ConfigError) as caught:
+        load.check(sweep({"name": own, "group": {"grid": [2, 3, 5]}, "weight": 2.0}), "mine.yaml")
+    assert caught.value.faults == (
+        "mine.yaml: learners[0].group.grid[1]: must divide batch_size, 8 (got 3)",
+        "mine.yaml: learners[0].group.grid[2]: must divide batch_size, 8 (got 5)",
+    )
+
+
+def test_a_check_that_raises_is_one_line(own: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load.check(sweep({"name": own, "group": 7}), "mine.yaml")
+    assert caught.value.faults == (
+        "mine.yaml: learners[0]: own_rules.grouped cannot check its options (RuntimeError: seven)",
+    )
+
+
+def test_a_search_is_refused_only_where_none_of_its_trials_has_an_effect(own: str) -> None:
+    searched = {"weight": {"uniform": [0.5, 2.0]}}
+    with pytest.raises(ConfigError, match=r"learners\[0\]\.weight: has no effect with weighed: false"):
+        load.check(sweep({"name": own, **searched}))
+    load.check(sweep({"name": own, "weighed": {"grid": [False, True]}, **searched}))
+
+
+def test_what_the_store_alone_knows_is_checked_with_it() -> None:
+    checked = load.check(sweep({"name": "icarl", "memory": {"grid": [10, 12]}}), "mine.yaml")
+    assert check_with_store(checked, 10) == []
+    assert check_with_store(checked, 12) == [
+        "mine.yaml: learners[0].memory.grid[0]: must be at least the stream's 12 classes (got 10)"
+    ]
+    assert check_with_store(checked, 13) == [
+        "mine.yaml: learners[0].memory.grid[0]: must be at least the stream's 13 classes (got 10)",
+        "mine.yaml: learners[0].memory.grid[1]: must be at least the stream's 13 classes (got 12)",
+    ]
+
+
+def test_classes_that_are_not_known_yet_are_no_fault() -> None:
+    spec = LearnerSpec("icarl", {"alpha": 0.001, "updates_per_task": 5, "update_batch": 4, "mean_points": 3}, {})
+    spec = LearnerSpec(spec.name, spec.fixed, {"memory": Space("grid", (1, 2))})
+    assert check_options(spec, "learners[0]", "mine.yaml", StreamFacts(10, 0)) == []
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """No options."""
+
+
+def test_a_learner_has_no_rules_unless_it_says_so() -> None:
+    assert list(Learner.check(Nothing(), StreamFacts(10, 0, 10))) == []
+    assert Learner.without_effect(Nothing()) == {}

@@ -1,0 +1,163 @@
+"""Everything that is wrong in a sweep is told at once: file, dotted key, rule, value, remedy."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import load
+from orchestrator.errors import ConfigError
+
+GOOD = {
+    "name": "mine",
+    "stream": {"name": "rainbow_digits", "tasks": 3},
+    "learners": [{"name": "foml", "K": {"grid": [1, 5]}}, {"name": "online"}],
+    "seeds": 2,
+}
+
+
+def faults(document: object, file: str = "mine.yaml") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load.check(document, file)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+    return list(caught.value.faults)
+
+
+def test_a_good_sweep_has_its_defaults() -> None:
+    sweep = load.check(GOOD)
+    assert sweep.seeds == [0, 1]
+    assert sweep.network == "rainbow"
+    assert sweep.document.batch_size == 10
+    assert sweep.recipe.options() == {"tasks": 3, "train": 200, "validation": 60, "test": 60}
+    assert sweep.learners[0].spaces["K"].values == (1, 5)
+    assert sweep.learners[0].fixed["beta1"] == 0.01
+    assert sweep.learners[1].fixed == {"alpha1": 0.001, "online_optimizer": "adam"}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"stream": {"name": "rainbow_digit"}}, None),
+        ({"stream": {"name": "rainbow_digits", "taks": 3}}, "mine.yaml: stream.taks: unknown key (got 3); did you mean tasks?"),
+        ({"stream": {"name": "rainbow_digits", "tasks": 57}}, "mine.yaml: stream.tasks: must be less than or equal to 56 (got 57)"),
+        ({"stream": {"name": "online_cifar100", "train": 3}}, "mine.yaml: stream.train: must be even, so that half of the pairs can be of one class (got 3)"),
+        ({"stream": {"name": "rainbow_digits", "held_back": -1}}, "mine.yaml: stream.held_back: must be a whole number of at least 0 (got -1)"),
+        ({"learners": [{"name": "moca", "pretrain_tasks": 2}]}, "mine.yaml: learners[0].pretrain_tasks: must be at most stream.held_back, 0 (got 2)"),
+        ({"learners": [{"name": "foml", "bta1": 0.01}]}, "mine.yaml: learners[0].bta1: unknown key (got 0.01); did you mean beta1?"),
+        ({"learners": [{"name": "foml", "alpha1": "fast"}]}, "mine.yaml: learners[0].alpha1: must be a number (got fast)"),
+        ({"learners": [{"name": "foml", "alpha1": 0}]}, "mine.yaml: learners[0].alpha1: must be greater than 0 (got 0)"),
+        ({"learners": [{"name": "foml", "meta_gradient": "second"}]}, "mine.yaml: learners[0].meta_gradient: must be 'exact' or 'first_order' (got second)"),
+        ({"learners": [{"K": 5}]}, None),
+        ({"learners": [{"name": "online", "K": {"grid": [1, 5]}}]}, None),
+        ({"learners": [{"name": "foml", "K": {"grid": []}}]}, "mine.yaml: learners[0].K.grid: must be a list, and not empty (got [])"),
+        ({"learners": [{"name": "foml", "K": {"grid": [1, 0]}}]}, "mine.yaml: learners[0].K.grid[1]: must be greater than or equal to 1 (got 0)"),
+        ({"learners": [{"name": "foml", "K": {"uniform": [1, 5]}}]}, "mine.yaml: learners[0].K.uniform: K takes whole numbers (got [1, 5]); use randint or grid"),
+        ({"learners": [{"name": "foml", "beta1": {"uniform": [0.2, 0.1]}}]}, "mine.yaml: learners[0].beta1.uniform: low < high must hold (got [0.2, 0.1])"),
+        ({"learners": [{"name": "foml", "beta1": {"loguniform": [0, 0.1]}}]}, "mine.yaml: learners[0].beta1.loguniform: low > 0 must hold (got [0, 0.1])"),
+        ({"learners": [{"name": "foml", "beta1": {"normal": [0, 1]}}]}, None),
+        ({"learners": []}, "mine.yaml: learners: must not be empty (got [])"),
+        ({"name": ""}, "mine.yaml: name: must not be empty (got )"),
+        ({"name": "x" * 201}, f"mine.yaml: name: must have at most 200 characters (got {'x' * 77}...)"),
+        ({"seeds": "many"}, "mine.yaml: seeds: must be a whole number, or a list (got many)"),
+        ({"seeds": [0, 1.5]}, "mine.yaml: seeds[1]: must be a whole number (got 1.5)"),
+        ({"keep_checkpoints": [1]}, "mine.yaml: keep_checkpoints: must be text, or a whole number (got [1])"),
+        ({"learners": [{"name": "foml", "alpha1": math.inf}]}, "mine.yaml: learners[0].alpha1: must be a finite number (got inf)"),
+        ({"learners": [{"name": "foml", "beta1": math.nan}]}, "mine.yaml: learners[0].beta1: must be a finite number (got nan)"),
+        ({"learners": [{"name": "lwf", "temperature": {"grid": [2.0, math.inf]}}]}, "mine.yaml: learners[0].temperature.grid[1]: must be a finite number (got inf)"),
+        ({"learners": [{"name": "foml", "alpha1": {"loguniform": [0.0001, math.inf]}}]}, "mine.yaml: learners[0].alpha1.loguniform[1]: must be a finite number (got inf)"),
+        ({"resources": {"cpus": math.inf}}, "mine.yaml: resources.cpus: must be a finite number (got inf)"),
+        ({"price": {"cpu_hour": math.inf}}, "mine.yaml: price.cpu_hour: must be a finite number (got inf)"),
+        ({"budget": {"hours": math.inf}}, "mine.yaml: budget.hours: must be a finite number (got inf)"),
+        ({"search": {"scheduler": {"name": "pbt", "larger": math.inf}}}, "mine.yaml: search.scheduler.larger: must be a finite number (got inf)"),
+        ({"stream": {"name": "rainbow_digits", "schedule": {"name": "markov", "hazard": math.nan}}}, "mine.yaml: stream.schedule.hazard: must be a finite number (got nan)"),
+        ({"learners": [{"name": "icarl", "memory": 5}]}, "mine.yaml: learners[0].memory: must be at least the stream's 10 classes (got 5)"),
+        ({"learners": [{"name": "icarl", "memory": {"grid": [20, 9]}}]}, "mine.yaml: learners[0].memory.grid[1]: must be at least the stream's 10 classes (got 9)"),
+        ({"learners": [{"name": "icarl", "memory": {"randint": [3, 50]}}]}, "mine.yaml: learners[0].memory.randint[0]: must be at least the stream's 10 classes (got 3)"),
+        ({"learners": [{"name": "moca", "pretrain_tasks": {"grid": [0, 2]}}]}, "mine.yaml: learners[0].pretrain_tasks.grid[1]: must be at most stream.held_back, 0 (got 2)"),
+        ({"stream": {"name": "rainbow_digits", "held_back": 2}, "learners": [{"name": "moca", "pretrain_tasks": 2, "meta_every": {"grid": [1, 2]}}]}, "mine.yaml: learners[0].meta_every: has no effect with pretrain_tasks: 2, so that all trials would be the same (got {'grid': [1, 2]}); leave it out"),
+        ({"learners": [{"name": "foml", "meta_updates": False, "K": {"grid": [1, 5]}}]}, "mine.yaml: learners[0].K: has no effect with meta_updates: false, so that all trials would be the same (got {'grid': [1, 5]}); leave it out"),
+        ({"learners": [{"name": "foml", "online_optimizer": "sgd", "adam_zero": {"choice": ["mask", "exact"]}}]}, "mine.yaml: learners[0].adam_zero: has no effect with online_optimizer: sgd, so that all trials would be the same (got {'choice': ['mask', 'exact']}); leave it out"),
+        ({"network": "siamese"}, "mine.yaml: network: must be rainbow for a stream of 1 image(s) a datapoint (got siamese)"),
+    ],
+)  # fmt: skip
+def test_one_fault_is_one_line(change: dict[str, object], expected: str | None) -> None:
+    lines = faults(GOOD | change)
+    assert len(lines) == 1
+    assert lines[0].startswith("mine.yaml: ")
+    if expected is not None:
+        assert lines == [expected]
+
+
+def test_grid_over_a_key_that_the_learner_has_not() -> None:
+    (line,) = faults(GOOD | {"learners": [{"name": "online", "K": {"grid": [1, 5]}}]})
+    assert line.startswith("mine.yaml: learners[0].K: unknown key (got {'grid': [1, 5]})")
+
+
+def test_grid_search_refuses_a_distribution() -> None:
+    wrong = GOOD | {"search": {"algorithm": "grid"}, "learners": [{"name": "foml", "beta1": {"uniform": [0.1, 0.2]}}]}
+    (line,) = faults(wrong)
+    assert line.startswith("mine.yaml: learners[0].beta1: grid search needs a list of values")
+
+
+def test_all_faults_come_at_once() -> None:
+    lines = faults(
+        {"name": "x", "stream": {"name": "nope"}, "learners": [{"name": "fml"}, {"name": "foml", "K": 0}], "sseeds": 1}
+    )
+    keys = [line.split(": ")[1] for line in lines]
+    assert keys == ["seeds", "sseeds", "stream.name", "learners[0].name", "learners[1].K"]
+
+
+def test_a_boundary_learner_needs_a_schedule_with_boundaries() -> None:
+    wrong = GOOD | {
+        "stream": {"name": "rainbow_digits", "schedule": {"name": "gradual", "window": 10}},
+        "learners": [{"name": "tfs"}, {"name": "online"}],
+    }
+    lines = [line for line in faults(wrong) if "learners" in line]
+    assert lines == [
+        "mine.yaml: learners[0].name: needs task boundaries, which the schedule gradual has not (got tfs); "
+        "use the schedule sequential, or leave it out"
+    ]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml, alpha1: 1e-2}]\nseeds: 3\n"
+    )
+    plain = load.load(path)
+    assert plain.learners[0].fixed["alpha1"] == 0.01  # YAML 1.1 would have made text of 1e-2
+    changed = load.load(path, ["seeds=[4]", "learners[0].K={grid: [2, 3]}", "stream.tasks=4", "search.samples=2"])
+    assert changed.seeds == [4]
+    assert changed.learners[0].spaces["K"].values == (2, 3)
+    assert changed.recipe.options()["tasks"] == 4
+    assert changed.document.search.samples == 2
+
+
+@pytest.mark.parametrize("word", ["seeds", "learners[7].K=1", "=3", "name.x=1", "seeds=[1"])
+def test_a_bad_word_is_a_fault_of_the_command_line(tmp_path: Path, word: str) -> None:
+    path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml}]\nseeds: 3\n")
+    with pytest.raises(ConfigError) as caught:
+        load.load(path, [word])
+    (line,) = caught.value.faults
+    assert line.startswith(("command line: ", str(path)))
+
+
+def test_a_file_that_cannot_be_read_is_called_as_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load.load(tmp_path / "none.yaml")
+    (line,) = caught.value.faults
+    assert line.startswith(f"{tmp_path / 'none.yaml'}: must be a readable YAML file")
+
+
+def test_every_ready_sweep_is_good() -> None:
+    folder = load.default_file().parent
+    names = sorted(path.name for path in folder.glob("*.yaml"))
+    assert "quickstart.yaml" in names
+    measured = sorted((folder.parent / "benchmarks").glob("*.yaml"))
+    for path in [*(folder / name for name in names), *measured]:
+        assert load.load(path).learners

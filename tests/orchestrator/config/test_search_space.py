@@ -1,0 +1,50 @@
+"""Spaces draw what they say."""
+
+import numpy as np
+
+from learners import registry
+from orchestrator.config.option_models import model_of
+from orchestrator.config.search_space import Space, read_space
+
+
+def draws(space: Space, count: int = 4000) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return np.array([space.draw(rng) for _ in range(count)])
+
+
+def test_uniform() -> None:
+    values = draws(Space("uniform", (2.0, 4.0)))
+    assert values.min() >= 2
+    assert values.max() < 4
+    assert abs(values.mean() - 3) < 0.05
+
+
+def test_loguniform_is_uniform_in_the_logarithm() -> None:
+    values = draws(Space("loguniform", (1e-4, 1e-2)))
+    assert values.min() >= 1e-4
+    assert values.max() <= 1e-2
+    assert abs(np.mean(values < 1e-3) - 0.5) < 0.05
+
+
+def test_randint_has_both_ends() -> None:
+    assert set(draws(Space("randint", (1, 3)), 200).tolist()) == {1, 2, 3}
+
+
+def test_whole_numbers_of_a_real_option_are_real() -> None:
+    drawn = [Space("randint", (1.0, 3.0)).draw(np.random.default_rng(seed)) for seed in range(50)]
+    assert set(map(repr, drawn)) == {"1.0", "2.0", "3.0"}
+    drawn = [Space("randint", (1, 3)).draw(np.random.default_rng(seed)) for seed in range(50)]
+    assert set(map(repr, drawn)) == {"1", "2", "3"}
+
+
+def test_values_are_what_the_option_makes_of_them() -> None:
+    model, faults = model_of(registry.learner_class("foml").options_class), list[str]()
+    for kind in ("grid", "choice", "uniform", "loguniform", "randint"):
+        space = read_space({kind: [1, 10]}, model, "beta1", "beta1", "f", faults)
+        assert repr(space) == f"Space(kind='{kind}', values=(1.0, 10.0))"
+    assert repr(read_space({"grid": [1, 10]}, model, "K", "K", "f", faults)) == "Space(kind='grid', values=(1, 10))"
+    assert not faults
+
+
+def test_choice() -> None:
+    assert set(draws(Space("choice", ("a", "b")), 100).tolist()) == {"a", "b"}

@@ -1,0 +1,52 @@
+"""The lines that a running sweep prints."""
+
+import io
+import math
+
+from orchestrator.config import load
+from orchestrator.console.progress import Progress
+from orchestrator.plan.expand import make_plan
+
+
+def test_lines_and_eta() -> None:
+    sweep = load.check(
+        {
+            "name": "p",
+            "stream": {"name": "rainbow_digits"},
+            "learners": [{"name": "foml", "K": {"grid": [1, 5]}}, {"name": "online"}],
+            "seeds": 2,
+        }
+    )
+    plan = make_plan(sweep, "store")
+    now = [0.0]
+    out = io.StringIO()
+    progress = Progress(plan, slots=2, out=out, clock=lambda: now[0])
+    one, two, three = (trial.key for trial in plan.trials)
+    assert progress.line() == "[0:00] 0/3 trials done · ETA –"
+    progress.started(one)
+    progress.started(two)
+    now[0] = 6.0
+    progress.advanced(one, 100, 400, learned=100, seconds=5.0, error=0.5)
+    assert out.getvalue() == (
+        # at 0.05 s a batch, the first has 15 s left, the second 20; the third begins after the first and takes a second
+        # to start, as the first did: 15 + 1 + 20
+        "[0:06] 0/3 trials done · ETA 0:36 · foml K=1: error 0.500 at 25 %\n"
+    )
+    now[0] = 36.0  # by the clock a batch takes 0.1 s
+    progress.advanced(one, 400, 400, learned=300, seconds=15.0, error=0.25)
+    progress.already(two)
+    progress.ended(one, how="done")
+    assert out.getvalue().splitlines()[-1] == "[0:36] 2/3 trials done · ETA 0:41"
+    progress.ended(three, how="failed")
+    assert progress.line() == "[0:36] 2/3 trials done, 1 failed · ETA 0:00"
+
+
+def test_a_trial_without_a_value_yet_and_one_with_a_seed_that_diverged() -> None:
+    learners = [{"name": "foml", "K": 1}, {"name": "online"}]
+    given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2}
+    plan = make_plan(load.check(given), "store")
+    progress = Progress(plan, slots=2, out=io.StringIO(), clock=lambda: 1.0)
+    for trial, error in zip(plan.trials, (None, math.nan), strict=True):
+        progress.started(trial.key)
+        progress.advanced(trial.key, 100, 400, learned=100, seconds=5.0, error=error)
+    assert progress.line().endswith(" · foml: error – at 25 % · online: diverged at 25 %")

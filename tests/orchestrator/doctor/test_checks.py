@@ -1,0 +1,112 @@
+"""What doctor finds; its look at a real cluster's nodes is in tests/cluster."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import load
+from orchestrator.config.schema import Sweep
+from orchestrator.doctor import __main__, checks
+from orchestrator.doctor.nodes import Finding, gpus_agree, torch_gpus
+from orchestrator.execution.nodes import Node, missing, promised, startable
+from streams.store.task_store import TaskStore
+from tests.orchestrator.made_sweep import new_database
+
+
+def sweep(store: TaskStore | None = None, **changes: object) -> Sweep:
+    stream: dict[str, object] = {"name": "rainbow_digits", "tasks": 3, "train": 25, "validation": 12, "test": 12}
+    if store is not None:
+        stream["store"] = str(store.path)
+    document: dict[str, object] = {"name": "x", "stream": stream, "learners": [{"name": "online"}], "seeds": 2}
+    return load.check(document | changes)
+
+
+def test_versions_of_this_environment_are_those_asked_for() -> None:
+    (finding,) = list(checks.versions())
+    assert finding.well
+    assert "ray 2." in finding.text
+    assert "torch 2." in finding.text
+
+
+def test_this_machine() -> None:
+    findings = list(checks.machine(sweep()))
+    assert all(finding.well for finding in findings)
+    assert "a learner gets 1" in findings[0].text
+
+
+def test_gpus_as_torch_and_ray_see_them() -> None:
+    assert gpus_agree((2, ""), 2, "here") == Finding(True, "2 GPUs here")
+    assert not gpus_agree((0, "torch is built for CUDA None"), 1, "here").well
+    assert (
+        "torch sees 0, Ray 1; torch is built for CUDA None: update NVIDIA's driver"
+        in gpus_agree((0, "torch is built for CUDA None"), 1, "here").text
+    )
+    assert "--num-gpus" in gpus_agree((2, ""), 0, "there").text
+    count, reason = torch_gpus()
+    assert (count > 0) == (reason == "")
+
+
+def test_room_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
+    storage, cache = checks.room(sweep(storage=str(tmp_path / "not" / "yet")))
+    assert storage.well == cache.well == True  # noqa: E712
+    assert str(tmp_path / "not" / "yet") in storage.text
+    storage, _ = checks.room(sweep(storage="/proc/results"))
+    assert not storage.well
+    assert "storage /proc/results: cannot be written" in storage.text
+
+
+def test_mlflow_takes_a_run_and_gives_it_back(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    uri = new_database(tmp_path_factory, tmp_path)
+    (finding,) = checks.tracking(sweep(tracking={"uri": uri}))
+    assert finding == Finding(True, f"MLflow {uri}: a run and a file were written and came back")
+
+
+def test_mlflow_that_is_down_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    looked = checks.examine(sweep(tracking={"uri": "http://127.0.0.1:9"}), local=True)
+    faults = [finding.text for finding in (next(looked) for _ in range(6)) if not finding.well]
+    assert len(faults) == 1
+    assert "no server answers" in faults[0]
+    assert "start the server" in faults[0]
+
+
+def test_a_store_is_read_to_its_last_byte(store: TaskStore, tmp_path: Path) -> None:
+    (finding,) = checks.store(sweep(store))
+    assert finding.well
+    assert "seeds [0, 1, 2]" in finding.text
+    shutil.copytree(store.path, tmp_path / "damaged")
+    images = tmp_path / "damaged" / "images.arrow"
+    content = bytearray(images.read_bytes())
+    content[len(content) // 2] ^= 1
+    images.write_bytes(content)
+    looked = checks.examine(sweep(TaskStore.open(tmp_path / "damaged")), local=True)
+    faults = [finding.text for finding in (next(looked) for _ in range(7)) if not finding.well]
+    assert len(faults) == 1
+    assert "images.arrow" in faults[0]
+
+
+def test_cluster_files_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).resolve().parents[3]
+    assert __main__.main([str(root / "deploy/kuberay.yaml")]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "2 faults"
+    assert all(line.startswith("FAULT  ") and "must be filled in" in line for line in said[:-1])
+
+
+def test_nodes_that_a_cluster_file_promised(tmp_path: Path) -> None:
+    left = tmp_path / "ray_bootstrap_config.yaml"
+    left.write_text('{"provider": {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2", "10.0.0.3"]}}')
+    there = [Node("a", "10.0.0.1", 0, 0), Node("b", "10.0.0.3", 4, 1)]
+    assert promised(left) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assert missing(there, promised(left)) == "2 of 3 nodes: 10.0.0.2 has not joined"
+    assert missing(there, promised(tmp_path / "none")) == ""
+
+
+def test_what_an_autoscaler_may_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    left = tmp_path / "ray_bootstrap_config.yaml"
+    left.write_text((Path(__file__).resolve().parents[3] / "cluster.yaml").read_text())
+    assert startable(left) == [({"CPU": 4, "GPU": 1}, 8)]
+    assert startable(tmp_path / "none") == []
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert startable(tmp_path / "none") is None

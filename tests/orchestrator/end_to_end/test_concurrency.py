@@ -1,0 +1,126 @@
+"""Several at once: trials, sweeps on one database, and commands that want the same sweep."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.config import load
+from orchestrator.execution.ray_session import Cluster
+from orchestrator.sweep.api import run_sweep
+from orchestrator.sweep.arguments import Telling
+from orchestrator.tracking import writer
+from tests.orchestrator.computed_sweep import compute
+from tests.orchestrator.real_sweep import (
+    LONG,
+    TINY,
+    assert_same,
+    command,
+    curves_of,
+    folder_with,
+    points,
+    reached,
+    run,
+    running,
+    statuses,
+    trials,
+    uri,
+    wait_for,
+)
+
+EIGHT = TINY.replace(
+    "{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}",
+    "{name: online, alpha1: {grid: [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008]}}",
+)
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "at_once"), [(0.25, 0, 8), (0.5, 0, 4), (1, 0, 2), (3, 0, 1), (0.25, 0.5, 2)])
+def test_fractions_of_processors_make_places(cpus: float, gpus: float, at_once: int) -> None:
+    of = load.check(yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
+    assert Cluster(cpus=2, gpus=1, node_cpus=2, node_gpus=1, local=True).slots(of) == at_once
+
+
+def test_a_command_knows_what_another_ran_while_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other grows the sweep by a seed, in a stack of its own, after this one has looked and before it has the lock."""
+    text = TINY.replace("{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}", "{name: online}")
+    folder = folder_with(tmp_path, text)
+    prepare, said = writer.prepare, []
+
+    def another_comes_first(uri: str) -> None:
+        for seeds in ("seeds: 2", "seeds: 3"):
+            compute(folder_with(tmp_path, text.replace("seeds: 2", seeds)))
+        prepare(uri)
+
+    monkeypatch.setattr(writer, "prepare", another_comes_first)
+    monkeypatch.setattr(Telling, "say", lambda self, line: said.append(line))
+    words = ["seeds=3", f"storage={folder / 'results'}", f"tracking.uri={uri(folder)}"]
+    assert run_sweep(folder / "sweep.yaml", words).exit_code == 0
+    assert said == ["tiny: 2 trials, 2 of them ended before"]
+    assert statuses(folder) == ["FINISHED"] * (1 + 1 + 3)
+
+
+@pytest.mark.slow
+def test_eight_trials_at_once_are_eight_complete_runs(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "work", EIGHT)
+    done = run(folder, "sweep.yaml", f"resources.cpus={(os.cpu_count() or 1) / 8}", timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert "tiny: 8 trials, 8 at a time" in done.stderr
+    assert statuses(folder) == ["FINISHED"] * (1 + 8 + 16)
+    _, _, whole = compute(folder_with(tmp_path / "bare", EIGHT))
+    computed = curves_of(folder, "tiny")
+    assert computed.keys() == whole.keys() and len(whole) == 8
+    for key, curves in computed.items():
+        assert_same(curves, whole[key])
+    online = points(folder, "tiny", "online_error").groupby(["configuration", "seed"]).step
+    assert [sorted(steps) for _, steps in online] == [list(range(15))] * 16
+    # Tune may give a trial to an actor that has become free while another still starts for it: the first is fenced off.
+    assert len(trials(folder, "tiny")) == 8
+
+
+@pytest.mark.slow
+def test_two_sweeps_on_one_fresh_database_and_a_third_of_the_same_name(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 900"))  # is still running when the third comes
+    (folder / "tiny.yaml").write_text(TINY)
+    with running(folder, "sweep.yaml") as one, running(folder, "tiny.yaml") as two:
+        wait_for(lambda: reached(folder, "long", 2), one)
+        third = run(folder, "--resume", "long", timeout=120)
+        assert third.returncode == 2, third.stderr
+        (line,) = third.stderr.strip().splitlines()
+        assert line.startswith(f"results/long: one command at a time runs a sweep (got process {one.pid} on ")
+        assert line.endswith("; wait for it, or stop it")
+        for process in (one, two):
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
+            assert "Traceback" not in errors
+    assert statuses(folder) == ["FINISHED"] * ((1 + 1 + 2) + (1 + 4 + 8))
+    _, _, whole = compute(folder_with(tmp_path / "bare", TINY))
+    for key, curves in curves_of(folder, "tiny").items():
+        assert_same(curves, whole.pop(key))
+    assert not whole
+    online = points(folder, "tiny", "online_error").groupby(["configuration", "seed"]).step
+    assert [sorted(steps) for _, steps in online] == [list(range(15))] * 8
+    long = points(folder, "long", "online_error")
+    assert sorted(long[long["seed"] == 0]["step"]) == list(range(360))
+
+
+@pytest.mark.slow
+def test_six_sweeps_begin_a_fresh_database_at_once(tmp_path: Path) -> None:
+    """Six whole commands; nothing is left to be computed, so that they meet at MLflow."""
+    names = [f"sweep {number}" for number in range(6)]
+    for name in names:
+        compute(folder_with(tmp_path, EIGHT.replace("name: tiny", f"name: {name}")))
+    processes = [
+        subprocess.Popen(
+            command("--resume", name), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for name in names
+    ]
+    for process in processes:
+        _, errors = process.communicate(timeout=400)
+        assert process.returncode == 0, errors
+        assert errors.strip().endswith("8 trials, 8 of them ended before")
+    assert statuses(tmp_path) == ["FINISHED"] * 6 * (1 + 8 + 16)
+    for name in names:
+        assert len(points(tmp_path, name, "online_error")) == 16 * 15

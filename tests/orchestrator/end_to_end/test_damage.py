@@ -1,0 +1,178 @@
+"""Files of a sweep that are cut, emptied or overwritten: right results all the same, or one line and nothing wrong.
+
+The folders are real: computed by the protocol, or by the whole command on a real Ray.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from learners import checkpoint
+from orchestrator.errors import OrchestratorError
+from orchestrator.plan.plan import Trial
+from orchestrator.protocol.curves import Curves
+from orchestrator.storage import trial_files
+from orchestrator.sweep.api import run_sweep
+from orchestrator.sweep.result import SweepResult
+from orchestrator.tracking import reader
+from orchestrator.tracking.database import TrackingError
+from tests.orchestrator.computed_sweep import compute, empty, flip, garble, halve, spoil_a_value
+from tests.orchestrator.real_sweep import TINY, assert_same, curves_of, folder_with, run, statuses, uri
+
+Computed = tuple[Path, tuple[Trial, ...], dict[str, Curves]]
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All four trials computed, and sent to MLflow by the command."""
+    folder = folder_with(tmp_path_factory.mktemp("computed"), TINY)
+    compute(folder)
+    result = resumed(folder)
+    assert result.exit_code == 0, result.text
+    return folder
+
+
+@pytest.fixture
+def folder(computed: Path, tmp_path: Path) -> Path:
+    """A copy of it; MLflow's artifacts are still those of the original."""
+    shutil.copytree(computed, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def resumed(folder: Path) -> SweepResult:
+    """Nothing is left to be computed: no Ray is started."""
+    return run_sweep(overrides=words(folder), resume="tiny")
+
+
+def words(folder: Path) -> list[str]:
+    return [f"storage={folder / 'results'}", f"tracking.uri={uri(folder)}"]
+
+
+def assert_whole(folder: Path, before: Path) -> None:
+    assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
+    ours, theirs = (reader.load_curves("tiny", uri(each)) for each in (folder, before))
+    columns = ["configuration", "seed", "metric", "step"]
+    ours, theirs = (each.sort_values(columns).reset_index(drop=True) for each in (ours, theirs))
+    assert ours[[*columns, "value"]].equals(theirs[[*columns, "value"]])
+    assert not ours.duplicated(columns).any()
+
+
+@pytest.mark.slow
+def test_both_journals_lost_is_one_line_and_the_file_goes_on(folder: Path, computed: Path) -> None:
+    root = folder / "results/tiny"
+    halve(root / "sweep.json")
+    garble(root / "sweep-copy.json")
+    for given in ({"resume": "tiny"}, {"sweep": folder / "sweep.yaml"}):
+        with pytest.raises(OrchestratorError, match=r"sweep.json: must be .* damaged: .* move these files") as caught:
+            run_sweep(**given, overrides=words(folder))  # type: ignore[arg-type]
+        assert caught.value.exit_code == 2
+        assert len(str(caught.value).splitlines()) == 1
+    (root / "sweep.json").rename(folder / "away")
+    (root / "sweep-copy.json").unlink()
+    assert run_sweep(folder / "sweep.yaml", words(folder)).exit_code == 0
+    assert resumed(folder).exit_code == 0
+    assert_whole(folder, computed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [empty, Path.unlink])
+def test_an_empty_or_missing_database_is_made_anew_from_the_folder(
+    folder: Path, computed: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(folder / "mlflow.db")
+    assert resumed(folder).exit_code == 0
+    assert_whole(folder, computed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [halve, garble, spoil_a_value])
+def test_a_damaged_database_is_one_line_and_can_be_made_anew(
+    folder: Path, computed: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(folder / "mlflow.db")
+    for ask in (lambda: resumed(folder), lambda: reader.load_curves("tiny", uri(folder))):
+        with pytest.raises(
+            TrackingError, match=r"the database is damaged, or is none: .*; move mlflow.db away"
+        ) as caught:
+            ask()
+        assert caught.value.exit_code == 2
+        assert len(str(caught.value).splitlines()) == 1
+    (folder / "mlflow.db").rename(folder / "away")
+    assert resumed(folder).exit_code == 0
+    assert_whole(folder, computed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [halve, flip])
+def test_damaged_tables_in_mlflow_are_never_read(
+    folder: Path, computed: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    (folder / "mlflow.db").unlink()  # for artifacts of its own
+    shutil.rmtree(folder / "mlartifacts")
+    assert resumed(folder).exit_code == 0
+    before = reader.test_errors_of(reader.find_sweep("tiny", uri(folder)))
+    spoilt = sorted(folder.glob("mlartifacts/*/*/artifacts/*.parquet"))
+    assert [path.name for path in spoilt] == ["curves.parquet", "test_error.parquet"] * 4
+    for path in spoilt[:2]:
+        damage(path)
+    read, whole = (reader.load_curves("tiny", uri(each)) for each in (folder, computed))
+    columns = ["configuration", "seed", "metric", "step", "value"]
+    assert len(read.merge(whole[columns], on=columns)) == len(read) < len(whole)  # diagnostics at every tenth batch
+    online = [frame[frame.metric == "online_error"] for frame in (read, whole)]
+    assert len(online[0]) == len(online[1]) == 4 * 2 * 15
+    assert [record.getMessage().split(" of ")[0] for record in caplog.records] == ["curves.parquet"]
+    left = reader.test_errors_of(reader.find_sweep("tiny", uri(folder)))
+    assert left["configuration"].nunique() == 3
+    assert "; python -m orchestrator.sweep --resume tiny writes it again" in caplog.records[-1].getMessage()
+    caplog.clear()
+    assert resumed(folder).exit_code == 0  # what the line says
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.split(" of ")[0] for line in said] == ["curves.parquet", "test_error.parquet"]
+    assert all(line.endswith("; written again from the chunk files") for line in said)
+    caplog.clear()
+    order = ["configuration", "seed", "step"]
+    again, before = (
+        each.sort_values(order).reset_index(drop=True)
+        for each in (reader.test_errors_of(reader.find_sweep("tiny", uri(folder))), before)
+    )
+    assert again.equals(before)
+    assert_whole(folder, computed)
+    assert not caplog.records
+
+
+def test_every_kind_of_damage_at_once_and_the_sweep_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """For real: chunks of four trials, a learner, a journal and the database are damaged, then the command is run."""
+    folder = folder_with(tmp_path, TINY)
+    root, trials, whole = compute(folder, until=lambda index: (None, None, 8, None)[index])
+    folders = [trial.folder(root) for trial in trials]
+    newest = [sorted(each.glob("chunk-*"))[-1] for each in folders]
+    flip(newest[0])  # finished: its last chunk is computed again
+    for path in folders[1].glob("chunk-*"):  # both: it begins anew
+        garble(path)
+    empty(newest[2])  # half way
+    halve(folders[3] / "learner.pt")  # all is there but the learner
+    halve(root / "sweep.json")
+    empty(folder / "mlflow.db")
+    done = run(folder, "--resume", "tiny")
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[0].startswith("results/tiny/sweep.json: damaged (")
+    for line, path, goes_on in (
+        (said[1], newest[0], "at batch 12, from the chunk before it"),
+        (said[2], sorted(folders[1].glob("damaged-*"))[-1], "at the beginning: no older one is whole"),
+        (said[4], newest[2], "at batch 4, from the chunk before it"),
+    ):
+        assert line.startswith(f"results/tiny/{path.parent.name}/{path.name.removeprefix('damaged-')}: damaged (")
+        assert f"the trial goes on {goes_on}; the damaged one is kept as damaged-chunk-" in line
+    assert said[5].startswith(f"tiny: 4 trials, {os.cpu_count()} at a time")
+    assert sorted(len(list(each.glob("damaged-*"))) for each in folders) == [0, 1, 1, 2]
+    assert "Traceback" not in done.stderr
+    computed = curves_of(folder, "tiny")
+    assert computed.keys() == whole.keys()
+    for key, curves in computed.items():
+        assert_same(curves, whole[key])
+    assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
+    assert all(checkpoint.is_whole(each / trial_files.LEARNER_FILE) for each in folders)

@@ -1,0 +1,263 @@
+"""Processes really killed: whatever comes between, a sweep goes on and ends as if nothing had been.
+
+All is checked against the bare protocol, bit for bit, and against MLflow's database.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import load
+from orchestrator.plan.expand import make_plan
+from orchestrator.plan.task_store import open_store
+from orchestrator.storage import trial_files
+from tests.orchestrator.computed_sweep import compute
+from tests.orchestrator.real_sweep import (
+    LONG,
+    PATIENCE_S,
+    TINY,
+    assert_long_is_whole,
+    assert_same,
+    command_line,
+    curves_of,
+    family,
+    folder_with,
+    reached,
+    run,
+    running,
+    statuses,
+    trials,
+    wait_for,
+)
+
+
+def test_killed_learners_and_a_killed_stream_actor_are_no_loss(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, LONG)
+    with running(folder, "sweep.yaml") as process:
+        killed = []
+        for wanted in (6, 24):  # batches of 60: twice, each time in the middle
+            attempt = wait_for(lambda wanted=wanted: reached(folder, "long", wanted), process)
+            pid = int(attempt.read_text().split()[1])
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+            if wanted == 6:
+                wait_for(lambda: reached(folder, "long", 12), process)
+                kill_one(process.pid, "ray::StreamActor")
+        out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert_only_ours(out)
+    assert len(set(killed)) == 2
+    (trial,) = trials(folder, "long")
+    assert len(list(trial.glob("attempt-*"))) == 3  # a learner outlives its stream actor
+    assert_long_is_whole(folder)
+
+
+def kill_one(pid: int, what: str) -> None:
+    (found,) = (member for member, words in family(pid).items() if what in words)
+    os.kill(found, signal.SIGKILL)
+
+
+def assert_only_ours(out: str) -> None:
+    """Standard output holds the table and what follows it, and nothing of Ray's."""
+    assert out.startswith("learner "), out
+    assert not [line for line in out.splitlines() if line.startswith((" ", "\x1b", "(", "["))], out
+
+
+def left_of(ours: dict[int, str]) -> list[str]:
+    """Those processes that are still there."""
+    return [words for pid, words in ours.items() if command_line(pid) == words]
+
+
+def lose(what: str, folder: Path, process: subprocess.Popen[str]) -> None:
+    """A part of Ray is killed: calls into Ray do not come back then, or wait for ever for a machine to run an actor on."""
+    ours = family(process.pid)
+    kill_one(process.pid, what)
+    rays = {pid: words for pid, words in ours.items() if pid != process.pid and "watcher.py" not in words}
+    # Noticed, and the rest of it ended: by the command, before Ray would give up after a minute.
+    wait_for(lambda: None if left_of(rays) else True, None, timeout=45)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert_only_ours(out)
+    last = out.splitlines()[-1]
+    assert last.endswith(" is gone: go on with: python -m orchestrator.sweep --resume long") or (
+        "is gone (" in last and last.endswith("): go on with: python -m orchestrator.sweep --resume long")
+    )
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not left_of(ours)
+
+
+def signal_once(number: int, folder: Path, process: subprocess.Popen[str]) -> None:
+    """The chunk in flight is kept."""
+    ours = family(process.pid)
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "interrupted: go on with: python -m orchestrator.sweep --resume long" in out
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not left_of(ours)
+
+
+def signal_twice(folder: Path, process: subprocess.Popen[str]) -> None:
+    """All stops at once."""
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "--resume long" in out
+    assert set(statuses(folder)) == {"KILLED"}
+
+
+def interrupted(folder: Path, batches: int, by: Callable[[Path, subprocess.Popen[str]], None]) -> int:
+    """Go on with the sweep, and cut it off after so many batches. Returns those that it has then."""
+    words = ["--resume", "long"] if (folder / "results").exists() else ["sweep.yaml"]
+    with running(folder, *words) as process:
+        wait_for(lambda: reached(folder, "long", batches), process)
+        by(folder, process)
+    (trial,) = trials(folder, "long")
+    half = trial_files.newest(trial)
+    assert half is not None and not half.finished
+    assert half.batches >= batches
+    return half.batches
+
+
+def hang_up(folder: Path, process: subprocess.Popen[str]) -> None:
+    """The terminal is gone: all that came from the command hear of it, and the chunk in flight is kept."""
+    ours = family(process.pid)
+    os.killpg(process.pid, signal.SIGHUP)
+    out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "stopping: the chunks in flight are finished and kept" in errors
+    assert "interrupted: go on with: python -m orchestrator.sweep --resume long" in out
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not left_of(ours)
+
+
+GCS, RAYLET = "/gcs/gcs_server ", "/raylet/raylet "
+
+
+def test_cut_off_in_four_ways_it_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+    """One after the other: without Ray's control service, with one signal, with two, and with its driver killed."""
+    folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 240"))
+    batches = interrupted(folder, 6, partial(lose, GCS))
+    batches = interrupted(folder, batches + 4, partial(signal_once, signal.SIGINT))
+    batches = interrupted(folder, batches + 4, signal_twice)
+    with running(folder, "--resume", "long") as process:
+        wait_for(lambda: reached(folder, "long", batches + 4), process)
+        ours = family(process.pid)
+        assert any("ray::" in words for words in ours.values())
+        process.kill()
+        process.wait()
+        killed_at = time.monotonic()
+        assert "RUNNING" in statuses(folder)
+        with running(folder, "--resume", "long") as again:  # at once: what still writes is fenced off
+            wait_for(lambda: None if left_of(ours) else True, None, timeout=60)
+            assert time.monotonic() - killed_at < 60
+            _, errors = again.communicate(timeout=PATIENCE_S)
+    assert again.returncode == 0, errors
+    assert_long_is_whole(folder, train=240)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "by",
+    [partial(lose, RAYLET), partial(signal_once, signal.SIGTERM), hang_up],
+    ids=["without the raylet", "SIGTERM", "SIGHUP"],
+)
+def test_cut_off_in_another_way(tmp_path: Path, by: Callable[[Path, subprocess.Popen[str]], None]) -> None:
+    folder = folder_with(tmp_path, LONG)
+    interrupted(folder, 6, by)
+    again = run(folder, "--resume", "long")
+    assert again.returncode == 0, again.stderr
+    assert_long_is_whole(folder)
+
+
+@pytest.mark.parametrize(
+    "when",
+    ["while Ray starts", pytest.param("before the first trial", marks=pytest.mark.slow)],
+)
+def test_a_sigterm_before_the_first_trial_is_an_interruption_like_any_other(tmp_path: Path, when: str) -> None:
+    folder = folder_with(tmp_path, LONG)
+    with running(folder, "sweep.yaml", "--json") as process:
+        if when == "while Ray starts":
+            wait_for(lambda: any(GCS in words for words in family(process.pid).values()) or None, process)
+        else:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if " at a time; seeds [0, 1]" in line:
+                    break
+        ours = family(process.pid)
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    told = json.loads(out)
+    assert (told["sweep"], told["exit_code"]) == ("long", 130)
+    assert told["resume"] == "python -m orchestrator.sweep --resume long"
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not left_of(ours)
+
+
+@pytest.mark.slow
+def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path) -> None:
+    """Of four trials on two slots the third goes to an actor that has ended its first. Tune would give it up."""
+    folder = folder_with(tmp_path, TINY)
+    root = folder / "results" / "tiny"
+
+    def taking_over() -> Path | None:
+        """The claim of an actor that has claimed another trial before."""
+        seen: set[str] = set()
+        for path in sorted(root.glob("*/attempt-*"), key=lambda path: path.stat().st_mtime_ns):
+            who = path.read_text().splitlines()[:1]
+            if who and who[0] in seen:
+                return path
+            seen.update(who)
+        return None
+
+    with running(folder, "sweep.yaml") as process:
+        claim = wait_for(taking_over, process)
+        os.kill(int(claim.read_text().split()[1]), signal.SIGKILL)
+        out, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors + out
+    assert errors.count(": its actor died, another goes on from its last chunk: ") == 1
+    assert len(list(claim.parent.glob("attempt-*"))) >= 2
+    assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
+    _, _, whole = compute(folder_with(tmp_path / "bare", TINY))
+    for key, curves in curves_of(folder, "tiny").items():
+        assert_same(curves, whole.pop(key))
+    assert not whole
+
+
+def test_a_failure_budget_stops_the_sweep_and_it_can_go_on(tmp_path: Path) -> None:
+    """Files in the place of two trials' folders: they fail, and the third is not begun."""
+    folder = folder_with(tmp_path, TINY)
+    sweep = load.load(folder / "sweep.yaml")
+    plan = make_plan(sweep, open_store(sweep).hash)
+    root = folder / "results" / "tiny"
+    root.mkdir(parents=True)
+    for trial in plan.trials[:2]:
+        trial.folder(root).write_text("in the way")
+    words = ("retries=0", "max_failures=0", f"resources.cpus={0.75 * (os.cpu_count() or 1)}")  # one at a time
+    done = run(folder, "sweep.yaml", *words)
+    assert done.returncode == 3, done.stderr
+    assert (
+        "1 trials failed, and max_failures is 0: go on with: python -m orchestrator.sweep --resume tiny" in done.stdout
+    )
+    assert f"problem: {plan.trials[0].configuration.label} ({plan.trials[0].key}): failed: " in done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "RUNNING" not in statuses(folder)
+    assert not plan.trials[3].folder(root).exists()
+    for trial in plan.trials[:2]:
+        trial.folder(root).unlink()
+    again = run(folder, "--resume", "tiny")
+    assert again.returncode == 0, again.stderr
+    assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)

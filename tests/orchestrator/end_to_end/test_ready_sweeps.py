@@ -1,0 +1,75 @@
+"""Each sweep in tune_configs/, made small, from its first batch to its report."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from orchestrator.config import load
+from orchestrator.config.strict_yaml import read_yaml
+from tests.orchestrator.computed_sweep import compute
+from tests.orchestrator.real_sweep import folder_with, run, run_here, uri
+
+FOLDER = load.default_file().parent
+NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+POPULATIONS = [name for name in NAMES if name.startswith("pbt")]
+MARKS = dict.fromkeys(("rainbow_mnist", "online_cifar100", "online_celeba"), pytest.mark.slow)
+"""Of as many learners as they have, 20 s each."""
+SMALL = {
+    "stream": {"name": "rainbow_digits", "tasks": 2, "train": 30, "validation": 10, "test": 10},
+    "seeds": 2,
+    "chunk": 3,
+}
+
+
+def ready(name: str) -> dict[str, Any]:
+    return read_yaml(FOLDER / f"{name}.yaml", name)
+
+
+def small(name: str, folder: Path, **search: Any) -> None:
+    """The sweep's learners on a few digits, into the folder."""
+    document = ready(name) | SMALL
+    if "search" in document:
+        document["search"] = document["search"] | {"samples": 3} | search
+    folder_with(folder, yaml.safe_dump(document))
+
+
+def reported(folder: Path, name: str) -> pd.DataFrame:
+    report = folder / "results" / ready(name)["name"] / "report"
+    there = {path.name for path in report.iterdir()}
+    assert {"report.html", "summary.tex", "learning_curves.png", "learning_curves.svg", "curves.parquet"} <= there
+    return pd.read_csv(report / "summary.csv")
+
+
+def test_all_are_known() -> None:
+    assert {"quickstart", "rainbow_mnist", "online_cifar100", "online_celeba", "ablation_K"} <= set(NAMES)
+    assert {"ablation_meta_updates", "tune_foml"} <= set(NAMES) and POPULATIONS == ["pbt_foml"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES if name not in POPULATIONS]
+)
+def test_a_ready_sweep(name: str, tmp_path: Path) -> None:
+    """Its trials by the bare protocol; the command finds them finished, and does all the rest."""
+    small(name, tmp_path)
+    _, trials, _ = compute(tmp_path)
+    done = run_here(tmp_path, "sweep.yaml", f"tracking.uri={uri(tmp_path)}")
+    assert done.returncode == 0, done.stderr
+    summary = reported(tmp_path, name)
+    assert len(summary) == len({trial.configuration.hash for trial in trials}) == len(set(summary.label))
+    assert summary.n.tolist() == [2] * len(summary)
+    learners = {each["name"] for each in ready(name)["learners"]}
+    assert set(summary.learner) == learners
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_a_ready_population(name: str, tmp_path: Path) -> None:
+    """With Ray: members copy one another; beside them the same learner with values that stay."""
+    small(name, tmp_path, scheduler={"name": "pbt", "interval": 20})
+    done = run(tmp_path, "sweep.yaml", f"tracking.uri={uri(tmp_path)}")
+    assert done.returncode == 0, done.stderr
+    summary = reported(tmp_path, name)
+    assert sorted(summary.label) == ["foml", "foml member 1", "foml member 2", "foml member 3"]
+    assert summary.n.tolist() == [2] * 4

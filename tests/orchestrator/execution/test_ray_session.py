@@ -1,0 +1,117 @@
+"""Signals that come while Ray starts, in this process and to a real Ray."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.execution.ray_session import held_back
+from tests.orchestrator.real_sweep import PATIENCE_S
+
+BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+
+
+class Told(BaseException):
+    """By a handler."""
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def number(request: pytest.FixtureRequest) -> Iterator[int]:
+    def tell(number: int, frame: object) -> None:
+        raise Told(number)
+
+    before = signal.signal(request.param, tell)
+    yield int(request.param)
+    signal.signal(request.param, before)
+
+
+def test_a_signal_waits_for_the_end_of_the_block(number: int) -> None:
+    handler, passed = signal.getsignal(number), []
+
+    def start() -> None:
+        with held_back():
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)
+            passed.append("on")
+        passed.append("out")
+
+    with pytest.raises(Told) as told:
+        start()
+    assert passed == ["on"] and told.value.args == (number,)
+    assert signal.getsignal(number) == handler
+
+
+def test_a_second_one_does_not_wait() -> None:
+    passed = []
+
+    def start() -> None:
+        with held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            passed.append("first")
+            os.kill(os.getpid(), signal.SIGINT)
+            passed.append("second")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert passed == ["first"]
+
+
+def test_what_is_started_inside_hears_of_no_hangup() -> None:
+    with held_back():
+        inside = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=180)
+    after = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=180)
+    assert "SIGHUP" in inside.stdout and "SIGTERM" not in inside.stdout
+    assert after.stdout == "[]\n"
+
+
+def test_what_handles_no_signals_is_left_as_it_is() -> None:
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    with held_back():
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    thread = threading.Thread(target=lambda: held_back().__enter__())
+    before = signal.getsignal(signal.SIGINT)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_in_the_middle_of_rays_start_is_no_crash(name: str, tmp_path: Path) -> None:
+    """While its core worker is made: interrupted there, the process would crash at its end, or at once by SIGTERM."""
+    script = f"""
+import os, signal, sys, threading
+from orchestrator.system.signals import Halt
+from orchestrator.execution.run_trials import prepare_environment, ray_running
+prepare_environment(local=True)
+import ray
+from ray import _raylet
+own = _raylet.CoreWorker
+def made(*given, **named):
+    threading.Timer(0.01, os.kill, (os.getpid(), signal.{name})).start()
+    return own(*given, **named)
+_raylet.CoreWorker = made
+halt = Halt()
+with halt.signals():
+    try:
+        with ray_running(local=True):
+            print("it runs")
+    except KeyboardInterrupt:
+        print(halt.reason, ray.is_initialized())
+"""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted False\n"), done.stderr

@@ -1,0 +1,89 @@
+"""What a hash is of, and any name as a folder of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import load
+from orchestrator.config.schema import Sweep
+from orchestrator.plan.expand import make_plan
+from orchestrator.plan.plan import sweep_folder
+
+
+def sweep(learners: list[dict[str, object]], **more: object) -> Sweep:
+    return load.check({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2} | more)
+
+
+def test_the_hash_is_of_everything_that_decides_a_curve() -> None:
+    def of(store: str = "store", **change: object) -> str:
+        return make_plan(sweep([{"name": "foml"}], **change), store).trials[0].configuration.hash
+
+    same = of()
+    assert of(seeds=[5]) == same  # seeds are replicates of one configuration
+    assert of(name="other") == same
+    assert of(resources={"cpus": 2}) == same
+    assert of(chunk=7) == same
+    assert of(store="another") != same
+    assert of(batch_size=5) != same
+    assert of(stream={"name": "rainbow_digits", "tasks": 3}) != same
+    assert make_plan(sweep([{"name": "foml", "K": 4}]), "store").trials[0].configuration.hash != same
+
+
+def test_a_trial_is_a_configuration_and_its_seeds() -> None:
+    one = make_plan(sweep([{"name": "foml"}]), "store").trials[0]
+    two = make_plan(sweep([{"name": "foml"}], seeds=3), "store").trials[0]
+    assert one.configuration.hash == two.configuration.hash
+    assert one.key != two.key
+    assert one.folder(Path("r")) == Path("r") / one.key
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../up",
+        "..",
+        ".",
+        "a/b",
+        "ü ö",
+        "a'b\"c",
+        " ",
+        "~",
+        "%2F",
+        "🦉 Eule",
+        "-x",
+        "a=b",
+        "x" * 200,
+        "ü" * 200,
+        "🦉" * 200,
+        "/" * 200,
+    ],
+)
+def test_any_name_is_one_folder_inside_the_storage(tmp_path: Path, name: str) -> None:
+    folder = sweep_folder(tmp_path, name)
+    assert folder.parent == tmp_path
+    assert folder.name not in ("", ".", "..")
+    folder.mkdir()
+    assert folder.resolve().parent == tmp_path.resolve()
+
+
+def test_different_names_are_different_folders() -> None:
+    names = [
+        "../up",
+        "..",
+        ".",
+        "a/b",
+        "a%2Fb",
+        "%2E",
+        "%2E%2E",
+        " ",
+        "%20",
+        "a b",
+        "a%20b",
+        "-",
+        "🦉",
+        "ü" * 199,
+        "ü" * 200,
+        "x" * 199,
+        "x" * 200,
+    ]
+    assert len({sweep_folder("r", name) for name in names}) == len(names)

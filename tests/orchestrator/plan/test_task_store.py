@@ -1,0 +1,90 @@
+"""The store that a sweep names must be whole, of its stream, with its seeds, and long enough for what it asks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import load
+from orchestrator.errors import ConfigError
+from orchestrator.plan.task_store import open_store
+from streams import recipes
+from streams.build import build
+from streams.store.task_store import TaskStore
+from tests.orchestrator.real_sweep import TINY, folder_with, run_here
+
+RECIPE = {"name": "rainbow_digits", "tasks": 3, "train": 25, "validation": 12, "test": 12}
+"""That of the fixture `store`."""
+
+
+def faults(store: TaskStore, **change: object) -> tuple[str, ...]:
+    document = {
+        "name": "s",
+        "stream": RECIPE | {"store": str(store.path)},
+        "learners": [{"name": "online"}],
+        "seeds": 2,
+    }
+    with pytest.raises(ConfigError) as caught:
+        open_store(load.check(document | change, "s.yaml"))
+    return caught.value.faults
+
+
+def test_the_named_store_is_opened(store: TaskStore) -> None:
+    document = {
+        "name": "s",
+        "stream": RECIPE | {"store": str(store.path)},
+        "learners": [{"name": "online"}],
+        "seeds": 3,
+    }
+    opened = open_store(load.check(document))
+    assert (opened.path, opened.hash, opened.seeds) == (store.path, store.hash, [0, 1, 2])
+
+
+def test_a_store_of_another_stream_that_lacks_seeds_is_refused(store: TaskStore) -> None:
+    """Both at once."""
+    wanted = RECIPE | {"train": 30, "store": str(store.path)}
+    of_stream, of_seeds = faults(store, stream=wanted, seeds=[1, 3, 4])
+    identity = load.check(
+        {"name": "s", "stream": wanted, "learners": [{"name": "online"}], "seeds": 1}
+    ).recipe.identity()
+    assert of_stream == (
+        f"s.yaml: stream.store: must be a store of {json.dumps(identity)} (got {json.dumps(store.manifest['recipe'])})"
+    )
+    assert of_seeds == (
+        "s.yaml: seeds: must be among the store's seeds [0, 1, 2] (got [3, 4]); "
+        f"add them: python -m streams.build rainbow_digits --out {store.path} --seeds 5"
+    )
+
+
+def test_a_scheduler_that_would_never_act_is_refused(store: TaskStore) -> None:
+    """Only the store tells how many datapoints there are: 3 tasks of 25."""
+    scheduler = {"name": "pbt", "interval": 75}
+    learners = [{"name": "foml", "beta1": {"uniform": [0.1, 0.2]}}]
+    found = faults(store, learners=learners, search={"samples": 4, "scheduler": scheduler})
+    assert found == ("s.yaml: search.scheduler.interval: must be below the 75 datapoints of the stream (got 75)",)
+
+
+def test_a_batch_that_spans_a_whole_task_is_refused(store: TaskStore) -> None:
+    """3 tasks of 25, one after the other; where they have no sharp ends, it spans none."""
+    (line,) = faults(store, batch_size=26)
+    remedy = "set batch_size=25, or use longer tasks"
+    assert line == f"s.yaml: batch_size: must be at most the 25 datapoints of the shortest task (got 26); {remedy}"
+    for batch_size, schedule in ((25, "sequential"), (26, "markov")):
+        stream = RECIPE | {"store": str(store.path), "schedule": {"name": schedule}}
+        document = {"name": "s", "stream": stream, "learners": [{"name": "online"}], "seeds": 2}
+        assert open_store(load.check(document | {"batch_size": batch_size})).hash == store.hash
+
+
+def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
+    recipe = recipes()["rainbow_digits"](tasks=3, train=50, validation=12, test=12)  # type: ignore[call-arg]
+    build(recipe, [0, 1], tmp_path / "store")
+    table = tmp_path / "store/seed-1/datapoints.arrow"
+    content = bytearray(table.read_bytes())
+    content[len(content) // 2] ^= 1
+    table.write_bytes(bytes(content))
+    folder = folder_with(tmp_path / "work", TINY)
+    done = run_here(folder, "sweep.yaml", f"stream.store={tmp_path / 'store'}")
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert "seed-1" in line
+    assert not (folder / "results").exists()

@@ -1,0 +1,185 @@
+"""Curves and intervals against values worked out by hand."""
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+
+from orchestrator.protocol import metrics
+from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.metrics import Interval
+
+NAN = math.nan
+
+
+def two_seeds() -> Curves:
+    """Six batches, three tasks of two batches for seed 7; seed 9 leaves its first task a batch later."""
+    return Curves(
+        [7, 9],
+        0,
+        {"online_error": np.array([[1.0, 0.8, 0.6, 0.4, 0.2, 0.0], [0.5, 0.5, 0.5, 0.1, 0.1, 0.1]])},
+        {
+            "seed": np.array([0, 1, 0, 0, 1]),
+            "task": np.array([0, 0, 1, 2, 1]),
+            "batch": np.array([1, 2, 3, 5, 5]),
+            "error": np.array([0.9, 0.4, 0.3, 0.0, 0.2]),
+            "loss": np.array([2.0, 1.0, 1.5, 0.5, 0.25]),
+        },
+        {"batches": np.array([2, 4, 6]), "time_ms": np.array([10, 20, 30])},
+    )
+
+
+def test_doctests():
+    assert doctest.testmod(metrics).failed == 0
+
+
+def test_held_out_error_and_loss_by_task():
+    np.testing.assert_array_equal(metrics.held_out(two_seeds()), [[0.9, 0.3, 0.0], [0.4, 0.2, NAN]])
+    np.testing.assert_array_equal(metrics.held_out(two_seeds(), "loss"), [[2.0, 1.5, 0.5], [1.0, 0.25, NAN]])
+    assert metrics.held_out(Curves([1, 2])).shape == (2, 0)
+
+
+def test_cumulative_error_is_the_mean_so_far_and_stays_lost_once_it_is():
+    error = np.array([[0.9, 0.3, 0.0], [0.4, NAN, 0.2]])
+    np.testing.assert_allclose(metrics.cumulative(error), [[0.9, 0.6, 0.4], [0.4, NAN, NAN]])
+
+
+def test_adaptation_is_over_the_tasks_that_are_long_enough():
+    curves = two_seeds()
+    expected = [[(1.0 + 0.2) / 2, (0.8 + 0.0) / 2, 0.6, 0.4], [(0.5 + 0.1) / 2, (0.5 + 0.1) / 2, 0.5, 0.1]]
+    online, ends = curves.by_batch["online_error"], np.array([3, 5])
+    np.testing.assert_allclose([metrics.adaptation(one, ends) for one in online], expected)
+    np.testing.assert_allclose(metrics.adaptation(online[0], np.array([3])), online[0, :4], err_msg="an open task")
+    online[1, 4:] = NAN  # it diverged there
+    np.testing.assert_allclose(metrics.adaptation(online[1], ends), [NAN, NAN, 0.5, 0.1])
+    assert metrics.adaptation(online[0], np.array([])).shape == (0,)
+    np.testing.assert_allclose(metrics.adaptation(online[0], np.array([3, 3, 5]))[:2], expected[0][:2])
+
+
+def test_intervals_of_a_curve_are_those_of_its_columns():
+    curve = np.random.default_rng(0).random((5, 40))
+    curve[:3, 1] = curve[:4, 2] = curve[:, 3] = curve[2, 4] = NAN
+    mean, low, high = metrics.interval_curve(curve)
+    each = [metrics.interval(column) for column in curve.T]
+    np.testing.assert_allclose(mean, [one.mean for one in each], rtol=1e-12)
+    np.testing.assert_allclose(low, [NAN if one.low is None else one.low for one in each], rtol=1e-12)
+    np.testing.assert_allclose(high, [NAN if one.high is None else one.high for one in each], rtol=1e-12)
+    assert [len(part) for part in metrics.interval_curve(np.empty((3, 0)))] == [0, 0, 0]
+
+
+def test_points_to_is_the_first_place_or_none():
+    curve, points = np.array([0.9, 0.4, 0.5, 0.1]), np.array([0, 10, 20, 30])
+    assert metrics.points_to(0.4, points, curve) == 10
+    assert metrics.points_to(0.3, points, curve) == 30
+    assert metrics.points_to(0.05, points, curve) == math.inf
+    assert math.isnan(metrics.points_to(0.4, points, np.array([0.9, 0.4, NAN, 0.1])))
+    assert math.isnan(metrics.points_to(0.4, points[:0], curve[:0]))
+
+
+def test_what_an_older_version_did_not_measure_is_nan():
+    curves = two_seeds()
+    later = curves.since(3)
+    later.evaluations["test_error"] = np.array([0.5, 0.6, 0.7])
+    earlier = Curves([7, 9], 0, {"online_error": curves.by_batch["online_error"][:, :3]})
+    earlier.evaluations = {name: column[:2] for name, column in curves.evaluations.items()}
+    earlier.extend(later)
+    np.testing.assert_array_equal(metrics.held_out(earlier, "test_error"), [[NAN, 0.5, 0.6], [NAN, 0.7, NAN]])
+    np.testing.assert_array_equal(metrics.held_out(earlier), metrics.held_out(curves))
+    assert earlier.evaluations["task"].dtype == np.int64
+
+
+def test_intervals_against_tables_of_the_t_distribution():
+    # t(0.975) is 12.7062 for 1 degree of freedom, 4.3027 for 2, 2.7764 for 4.
+    two = metrics.interval(np.array([0.1, 0.3]))
+    assert (two.mean, two.n) == (pytest.approx(0.2), 2)
+    assert two.high - two.mean == pytest.approx(12.7062 * 0.1, rel=1e-5) and two.mean - two.low == two.high - two.mean
+    three = metrics.interval(np.array([1.0, 2.0, 3.0]))
+    assert three.high - 2.0 == pytest.approx(4.30265 / math.sqrt(3), rel=1e-5)
+    five = metrics.interval(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    assert five.high - 3.0 == pytest.approx(2.77645 * math.sqrt(2.5) / math.sqrt(5), rel=1e-5)
+
+
+def test_intervals_of_one_none_and_lost_seeds():
+    assert metrics.interval(np.array([0.25])) == Interval(0.25, None, None, 1)
+    assert str(metrics.interval(np.array([0.25]))) == "0.2500 ± – (n=1)"
+    assert metrics.interval(np.array([0.1, NAN, 0.3, math.inf])) == metrics.interval(np.array([0.1, 0.3]))
+    none = metrics.interval(np.array([NAN]))
+    assert math.isnan(none.mean) and (none.low, none.high, none.n) == (None, None, 0)
+
+
+def test_interval_curves():
+    mean, low, high = metrics.interval_curve(np.array([[0.1, 0.5, NAN], [0.3, NAN, NAN]]))
+    np.testing.assert_allclose(mean, [0.2, 0.5, NAN])
+    np.testing.assert_allclose(low, [0.2 - 1.27062, NAN, NAN], rtol=1e-5)
+    np.testing.assert_allclose(high, [0.2 + 1.27062, NAN, NAN], rtol=1e-5)
+
+
+def test_a_curve_cut_anywhere_and_put_together_is_the_same():
+    whole = two_seeds()
+    for cut in range(7):
+        later = whole.since(cut)
+        assert (later.first_batch, later.batches) == (cut, 6)
+        assert later.evaluations["batch"].tolist() == [b for b in (1, 2, 3, 5, 5) if b >= cut]
+        if cut % 2:
+            continue  # a chunk cannot be in two slices
+        first = Curves(
+            [7, 9],
+            0,
+            {"online_error": whole.by_batch["online_error"][:, :cut]},
+            {name: column[whole.evaluations["batch"] < cut] for name, column in whole.evaluations.items()},
+            {name: column[whole.chunks["batches"] <= cut] for name, column in whole.chunks.items()},
+        )
+        first.extend(later)
+        np.testing.assert_array_equal(first.by_batch["online_error"], whole.by_batch["online_error"])
+        for name in ("evaluations", "chunks"):
+            for column, values in getattr(whole, name).items():
+                np.testing.assert_array_equal(getattr(first, name)[column], values)
+
+
+def test_slices_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"must begin at batch 6 with seeds \[7, 9\], but got batch 5"):
+        two_seeds().extend(Curves([7, 9], 5))
+    with pytest.raises(ValueError, match=r"seeds \[7, 9\], but got batch 6 with seeds \[7\]"):
+        two_seeds().extend(Curves([7], 6))
+
+
+def test_a_diagnostic_that_comes_late_and_the_first_divergence():
+    curves = two_seeds()
+    curves.extend(Curves([7, 9], 6, {"norm": np.array([[1.0], [2.0]])}, diverged=[-1, 6]))
+    np.testing.assert_array_equal(curves.by_batch["norm"], [[NAN] * 6 + [1.0], [NAN] * 6 + [2.0]])
+    assert math.isnan(curves.by_batch["online_error"][0, 6])
+    assert curves.diverged == [-1, 6]
+    curves.extend(Curves([7, 9], 7, {"norm": np.ones((2, 1))}, diverged=[7, 7]))
+    assert curves.diverged == [7, 6]
+
+
+def test_objectives_of_seeds_whose_tasks_end_at_different_batches():
+    curves = two_seeds()  # seed 7 was evaluated after batches 1, 3 and 5, seed 9 after 2 and 5
+    of = {
+        (metric, end): metrics.objective(curves, metric, end)
+        for metric in ("validation_error", "cumulative_error")
+        for end in range(7)
+    }
+    assert all(of[metric, end] is None for metric, end in of if end < 3), "seed 9 has none before its third batch"
+    np.testing.assert_allclose(of["validation_error", 3], [0.9, 0.4])
+    np.testing.assert_allclose(of["validation_error", 5], [0.3, 0.4])
+    np.testing.assert_allclose(of["validation_error", 6], [0.0, 0.2])
+    np.testing.assert_allclose(of["cumulative_error", 6], [0.4, 0.3])
+    np.testing.assert_allclose(metrics.objective(curves, "cumulative_error"), [0.4, 0.3])
+    np.testing.assert_allclose(metrics.objective(curves, "online_error", 2), [0.9, 0.5])
+    assert metrics.objective(curves, "online_error", 0) is None
+    by_chunk = metrics.objective_by_chunk(curves, "cumulative_error")
+    assert [end for end, _ in by_chunk] == [4, 6], "nothing is known after the chunk that ends at 2"
+    np.testing.assert_allclose([value for _, value in by_chunk], [(0.6 + 0.4) / 2, (0.4 + 0.3) / 2])
+
+
+@pytest.mark.parametrize("metric", ["validation_error", "cumulative_error", "online_error"])
+def test_the_objective_of_a_seed_is_lost_from_where_it_diverged(metric):
+    curves = two_seeds()
+    curves.diverged = [-1, 4]
+    assert np.isfinite(metrics.objective(curves, metric, 4)).all()
+    assert np.isnan(metrics.objective(curves, metric, 5)).tolist() == [False, True]
+    assert [math.isnan(value) for _, value in metrics.objective_by_chunk(curves, metric)][-2:] == [False, True]
+    curves.diverged = [-1, 0]  # before it was ever evaluated: nothing to wait for
+    assert np.isnan(metrics.objective(curves, metric, 2)).tolist() == [False, True]

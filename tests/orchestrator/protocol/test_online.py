@@ -1,0 +1,310 @@
+"""The online protocol: what is scored when, what a learner is told, and that a stop in the middle leaves no trace."""
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import learners
+from learners import registry
+from learners.networks import build
+from orchestrator.errors import OrchestratorError
+from orchestrator.protocol import metrics
+from orchestrator.protocol import online as protocol
+from orchestrator.protocol.source import StoreSource
+from orchestrator.storage import trial_files
+from orchestrator.tracking.points import seed_points
+from streams.schedule import HeldBack, Sequential
+from streams.store.task_store import TaskStore
+from streams.stream import Stream
+
+SEEDS = [0, 1, 2]
+
+
+class Recorder(learners.Learner):
+    """Writes down what it is called with; predicts that everything is a 3."""
+
+    def __init__(self, store: TaskStore, seeds: list[int], boundaries: bool) -> None:
+        self.needs_boundaries = boundaries  # type: ignore[misc]
+        images = learners.ImageTable(
+            store.pixels, learners.ViewArrays(store.views.source_index, store.views.geometry, store.views.background)
+        )
+        network = build.build("rainbow", store.shape, store.classes)
+        super().__init__(None, learners.Setting(network, seeds, 10, 3, store.classes, images))
+        self.calls: list[tuple[str, Any]] = []
+        self.bad_at: tuple[int, int] | None = None
+
+    def predict(self, x: Tensor) -> Tensor:
+        self.calls.append(("predict", tuple(x.shape)))
+        logits = torch.zeros(x.shape[0], x.shape[1], 10)
+        logits[..., 3] = 1
+        return logits
+
+    def update(self, batch: learners.Batch) -> dict[str, Tensor]:
+        assert set(vars(batch)) == {"x", "y", "ids"}  # nothing in a batch tells the task
+        done = sum(name == "update" for name, _ in self.calls)
+        self.calls.append(("update", batch.ids.clone()))
+        number = torch.ones(len(self.setting.seeds))
+        if self.bad_at is not None and self.bad_at[0] == done:
+            number[self.bad_at[1]] = float("inf")
+        return {"number": number} if done % 2 == 0 else {}
+
+    def begin_task(self) -> None:
+        self.calls.append(("begin_task", None))
+
+    def end_task(self) -> None:
+        self.calls.append(("end_task", None))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def recorded(store: TaskStore, boundaries: bool) -> tuple[Recorder, protocol.OnlineProtocol]:
+    learner = Recorder(store, SEEDS, boundaries)
+    return learner, protocol.OnlineProtocol(learner, StoreSource(store, SEEDS, Sequential()))
+
+
+def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=True)
+    while not run.finished:
+        run.advance(3)
+    names = [name for name, _ in learner.calls]
+    batch, over = ["predict", "update"], ["predict", "predict", "end_task"]  # validation, test
+    # Tasks of 25 in batches of 10: the first ends inside batch 3, the second with batch 5, the third with the short one.
+    enter = ["begin_task", "predict"]  # the task's validation set, for forward transfer
+    assert names == [*enter, *batch * 3, *over, *enter, *batch * 2, *over, *enter, *batch * 3, *over]
+
+
+def test_a_learner_without_boundaries_is_told_of_none(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    run.advance(100)
+    assert {name for name, _ in learner.calls} == {"predict", "update"}
+
+
+def test_every_datapoint_is_shown_once_in_order_and_the_short_batch_counts(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    for count in (1, 2, 5):
+        run.advance(count)
+    shown = torch.cat([ids for name, ids in learner.calls if name == "update"], 1)
+    assert shown.shape == (3, 75, 1)
+    for row, seed in enumerate(SEEDS):
+        assert np.array_equal(shown[row].numpy(), Stream(store, seed).read(0, 75).image_ids)
+    assert run.batches == run.total_batches == 8
+    assert [ids.shape[1] for name, ids in learner.calls if name == "update"] == [10] * 7 + [5]
+
+
+def test_errors_are_what_they_say(store: TaskStore) -> None:
+    _, run = recorded(store, boundaries=False)
+    run.advance(100)
+    labels = np.stack([Stream(store, seed).read(0, 75).labels for seed in SEEDS])
+    online = [(labels[:, start : start + 10] != 3).mean(1) for start in range(0, 75, 10)]
+    np.testing.assert_allclose(run.curves.by_batch["online_error"], np.stack(online, 1), atol=1e-12)
+    held = np.array([[(Stream(store, s).held_out(t).labels != 3).mean() for t in range(3)] for s in SEEDS])
+    np.testing.assert_allclose(metrics.held_out(run.curves), held, atol=1e-12)
+    assert run.curves.evaluations["batch"].tolist() == [2, 2, 2, 4, 4, 4, 7, 7, 7]
+    loss = np.log(np.e + 9) - (labels[0, :10] == 3)
+    np.testing.assert_allclose(run.curves.by_batch["online_loss"][0, 0], loss.mean(), atol=1e-6)
+
+
+def test_forward_transfer_is_a_fresh_networks_error_minus_the_learners(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    run.advance(100)
+    held = [[Stream(store, seed).held_out(task) for task in range(3)] for seed in SEEDS]
+    weights = learner.setting.network.initial(SEEDS)
+    images = learner.setting.needed_images()
+    expected = np.full((3, 8), np.nan)
+    for task, batch in enumerate((0, 3, 5)):  # the first batches after the tasks before are over
+        x = torch.stack([images.gather(torch.from_numpy(of[task].image_ids)[None])[0] for of in held])
+        guess = learner.setting.network.logits(*weights, x).argmax(-1).numpy()
+        for row, of in enumerate(held):
+            y = of[task].labels
+            expected[row, batch] = (guess[row] != y).mean() - (y != 3).mean()
+    np.testing.assert_allclose(run.curves.by_batch["forward_transfer"], expected, atol=1e-12)
+    points = [point for point in seed_points(run.curves, 1) if point.metric == "forward_transfer"]
+    assert [point.step for point in points] == [0, 1, 2]
+    np.testing.assert_allclose([point.value for point in points], expected[1, [0, 3, 5]], atol=1e-12)
+    late = [point.step for point in seed_points(run.curves, 1, since=4) if point.metric == "forward_transfer"]
+    assert late == [2]
+
+
+def test_nothing_is_transferred_to_the_first_task_and_resuming_changes_nothing(store: TaskStore) -> None:
+    run = protocol.assemble(store, "online", {}, SEEDS)
+    run.advance(4)
+    again = protocol.assemble(store, "online", {}, SEEDS)
+    again.load_state_dict(run.state_dict(), run.curves.since(0))
+    run.advance(100)
+    again.advance(100)
+    whole = run.curves.by_batch["forward_transfer"]
+    assert (whole[:, 0] == 0).all()  # every learner starts from the fresh network itself
+    assert np.isfinite(whole).sum(axis=1).tolist() == [3, 3, 3]
+    np.testing.assert_array_equal(whole, again.curves.by_batch["forward_transfer"])
+
+
+def test_the_test_set_is_measured_beside_the_validation_set(store: TaskStore) -> None:
+    _, run = recorded(store, boundaries=False)
+    run.advance(100)
+    streams = [Stream(store, seed) for seed in SEEDS]
+    for split, column in (("validation", "error"), ("test", "test_error")):
+        expected = [[(stream.held_out(task, split).labels != 3).mean() for task in range(3)] for stream in streams]
+        np.testing.assert_allclose(metrics.held_out(run.curves, column), expected, atol=1e-12)
+    assert (run.curves.evaluations["error"] != run.curves.evaluations["test_error"]).any()
+
+
+def test_a_diverged_seed_is_marked_and_the_others_go_on(store: TaskStore) -> None:
+    learner, run = recorded(store, boundaries=False)
+    learner.bad_at = (4, 1)
+    run.advance(3)
+    assert run.curves.diverged == [-1, -1, -1]
+    run.advance(100)
+    assert run.curves.diverged == [-1, 4, -1]
+    online = run.curves.by_batch["online_error"]
+    assert np.isfinite(online[1, :4]).all()
+    assert np.isnan(online[1, 4:]).all()
+    assert np.isfinite(online[[0, 2]]).all()
+    error = metrics.held_out(run.curves)
+    assert np.isnan(error).tolist() == [[False] * 3, [False, True, True], [False] * 3]
+    # A diagnostic that a learner leaves out of a batch is absent, and nobody has diverged by it.
+    assert np.isnan(run.curves.by_batch["number"][0]).tolist() == [False, True] * 4
+
+
+def test_a_state_that_is_taken_over_ends_a_divergence_but_not_its_mark(store: TaskStore) -> None:
+    """The lost points stay lost; what comes after them is measured again, also after another restart."""
+    healthy = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.01}, SEEDS)
+    healthy.advance(5)
+    learner, lost = recorded(store, boundaries=False)
+    learner.bad_at = (2, 1)
+    lost.advance(5)
+    assert lost.curves.diverged == [-1, 2, -1]
+    run = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
+    run.take_over(healthy.state_dict(), lost.curves)
+    run.mark({"hyper/alpha1": 0.02})
+    run.advance(1)
+    again = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
+    again.load_state_dict(run.state_dict(), run.curves)
+    again.advance(100)
+    online = again.curves.by_batch["online_error"]
+    assert np.isnan(online[1]).tolist() == [False] * 2 + [True] * 3 + [False] * 3
+    assert np.isfinite(online[[0, 2]]).all()
+    assert again.curves.diverged == [-1, 2, -1]
+    marks = again.curves.by_batch["hyper/alpha1"]
+    assert np.isnan(marks[:, [0, 1, 2, 3, 4, 6, 7]]).all() and (marks[:, 5] == 0.02).all()
+    # From the copy on it is what the donor's learner with the other rate does.
+    bare = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
+    state = healthy.state_dict()
+    bare.load_state_dict(state | {"learner": state["learner"] | {"window": []}}, healthy.curves)
+    bare.advance(100)
+    assert np.array_equal(online[:, 5:], bare.curves.by_batch["online_error"][:, 5:])
+    assert torch.equal(again.learner.phi, bare.learner.phi)  # type: ignore[attr-defined]
+
+
+def test_a_state_of_another_batch_is_not_taken_over(store: TaskStore) -> None:
+    one, two = (protocol.assemble(store, "online", {}, SEEDS) for _ in range(2))
+    one.advance(3)
+    two.advance(4)
+    with pytest.raises(ValueError, match="a state at 30 datapoints does not go with 4 batches"):
+        two.take_over(one.state_dict(), two.curves)
+
+
+def test_boundaries_are_refused_where_there_are_none(store: TaskStore) -> None:
+    learner = Recorder(store, SEEDS, boundaries=True)
+
+    class Blurred(Sequential):
+        has_boundaries = False
+
+    with pytest.raises(OrchestratorError, match="needs task boundaries"):
+        protocol.OnlineProtocol(learner, StoreSource(store, SEEDS, Blurred()))
+
+
+GPU = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("name", learners.names())
+def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, device: str, tmp_path: Any) -> None:
+    """Stopped in the middle of a task, through a chunk file, in steps of another size."""
+    known = {field.name for field in dataclasses.fields(registry.learner_class(name).options_class)}
+    few = (
+        {"updates_per_task": 10} if "updates_per_task" in known else {}
+    )  # of FTML's 50 a task it would be half a minute
+    whole = protocol.assemble(store, name, few, SEEDS, device=device)
+    while not whole.finished:
+        whole.advance(3)
+    first = protocol.assemble(store, name, few, SEEDS, device=device)
+    first.advance(4)
+    trial_files.write(tmp_path, trial_files.claim(tmp_path), first.state_dict(), first.curves, first.finished)
+    stored = trial_files.newest(tmp_path, device)
+    assert stored is not None
+    second = protocol.assemble(store, name, few, SEEDS, device=device)
+    second.load_state_dict(stored.state, stored.curves)
+    while not second.finished:
+        second.advance(1)
+    assert second.curves.by_batch.keys() == whole.curves.by_batch.keys()
+    for curve in whole.curves.by_batch:
+        assert np.array_equal(second.curves.by_batch[curve], whole.curves.by_batch[curve], equal_nan=True), curve
+    for column in whole.curves.evaluations:
+        assert np.array_equal(second.curves.evaluations[column], whole.curves.evaluations[column], equal_nan=True), (
+            column
+        )
+    assert second.curves.chunks["gradient_evaluations"].sum() == whole.curves.chunks["gradient_evaluations"].sum()
+
+
+def test_two_threads_on_a_busy_machine_give_the_same_bits_each_time(store: TaskStore) -> None:
+    """Threads that are held up add up in another order, where torch is not told to keep to one."""
+
+    def measured() -> dict[str, np.ndarray]:
+        run = protocol.assemble(store, "moca", {}, SEEDS)
+        run.advance(1_000)
+        return run.curves.by_batch
+
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    torch.set_num_threads(2)
+    try:
+        first = measured()
+        for _ in range(6):
+            again = measured()
+            assert all(np.array_equal(again[name], first[name], equal_nan=True) for name in first)
+    finally:
+        torch.set_num_threads(1)
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def test_gradient_evaluations_are_counted(store: TaskStore) -> None:
+    online = protocol.assemble(store, "online", {}, [0])
+    online.advance(100)
+    assert online.curves.chunks["gradient_evaluations"].tolist() == [75]
+    foml = protocol.assemble(store, "foml", {"K": 3}, [0])
+    foml.advance(100)
+    # 75 points once online; 8 meta-batches of 10; Hessians of the window's steps but the oldest, 2 each: the step
+    # before the newest from batch 2 on, the newest from batch 2 on (W = 2), …: 0 + 1 + 2·6 products, the last on 5 points.
+    products = 2 * (10 + 2 * 10 * 5 + (10 + 5))
+    assert foml.curves.chunks["gradient_evaluations"].tolist() == [75 + 80 + products]
+
+
+def test_tasks_held_back_are_for_pretraining_alone(store: TaskStore) -> None:
+    schedule = HeldBack(Sequential(), 1)
+    run = protocol.assemble(store, "moca", {"pretrain_tasks": 1, "pretrain_passes": 1}, [0, 1], schedule=schedule)
+    assert run.total_batches == 5
+    shown: list[Any] = []
+    original = run.learner.pretrain
+    run.learner.pretrain = lambda batches: (shown.extend(batches), original(batches))  # type: ignore[method-assign]
+    run.advance(2)
+    run.advance(100)
+    ids = torch.cat([batch.ids for batch in shown], 1)
+    for row, seed in enumerate((0, 1)):
+        assert np.array_equal(ids[row].numpy(), Stream(store, seed).read(0, 25).image_ids)
+    assert metrics.held_out(run.curves).shape == (2, 2)
+    assert np.isfinite(metrics.held_out(run.curves)).all()
+    with pytest.raises(OrchestratorError, match="at most the 0 tasks that the stream holds back \\(got 1\\)"):
+        protocol.assemble(store, "moca", {"pretrain_tasks": 1}, [0])

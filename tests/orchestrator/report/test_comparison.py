@@ -1,0 +1,155 @@
+"""Paired differences, Holm's correction and what is lost, against values worked out by hand."""
+
+import doctest
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from orchestrator.protocol.metrics import interval
+from orchestrator.report import comparison
+from orchestrator.report.comparison import compare, difference, holm
+from orchestrator.report.tables import complete
+from orchestrator.tracking.reader import ConfigurationRuns, SeedRun, SweepRuns
+
+
+def test_doctests():
+    done = doctest.testmod(comparison)
+    assert done.failed == 0 and done.attempted >= 2
+
+
+def configuration(label, seeds=(0, 1, 2), status="FINISHED", diverged=None, complete=True, **options):
+    runs = tuple(SeedRun(f"{label}{s}", s, status, (diverged or {}).get(s), ()) for s in seeds)
+    return ConfigurationRuns(label, label, label, label.split()[0], False, complete, tuple(seeds), options, {}, runs)
+
+
+def sweep_of(*configurations, objective="cumulative_error"):
+    return SweepRuns(None, "parent", "sweep", objective, "min", configurations)
+
+
+def curves(values, metric="cumulative_error", step=3):
+    """Points of one step: label → error by seed."""
+    rows = [
+        (label, label, label.split()[0], seed, metric, step, error)
+        for label, errors in values.items()
+        for seed, error in errors.items()
+    ]
+    return pd.DataFrame(rows, columns=["configuration", "label", "learner", "seed", "metric", "step", "value"])
+
+
+def test_differences_are_paired_by_seed_and_corrected_by_holm():
+    errors = {
+        "a": {0: 0.10, 1: 0.20, 2: 0.30},
+        "b": {0: 0.14, 1: 0.26, 2: 0.35},  # 0.04, 0.06, 0.05 above: half-width 4.3027 · 0.01 / √3
+        "c": {0: 0.30, 1: 0.25, 2: 0.50},
+    }
+    a, b, c = compare(sweep_of(*map(configuration, errors)), curves(errors))
+    assert [row.of.label for row in (a, b, c)] == ["a", "b", "c"] and a.difference is None
+    half = 4.302653 * 0.01 / math.sqrt(3)
+    assert b.difference.by.mean == pytest.approx(0.05)
+    assert b.difference.by.high - 0.05 == pytest.approx(half, rel=1e-5) and b.difference.by.n == 3
+    p_b = stats.ttest_rel(list(errors["b"].values()), list(errors["a"].values())).pvalue
+    p_c = stats.ttest_rel(list(errors["c"].values()), list(errors["a"].values())).pvalue
+    assert p_b < p_c
+    assert b.difference.p == pytest.approx(2 * p_b) and c.difference.p == pytest.approx(max(p_c, 2 * p_b))
+
+
+def test_only_seeds_that_both_have_are_compared():
+    errors = {"a": {0: 0.1, 1: 0.2, 2: 0.3}, "b": {1: 0.5, 2: 0.4, 5: 0.0}}
+    a, b = compare(sweep_of(configuration("a"), configuration("b", (1, 2, 5))), curves(errors))
+    assert (a.of.label, b.difference.by.n) == ("a", 2) and b.difference.by.mean == pytest.approx(0.2)
+
+
+def test_no_test_without_spread_or_with_one_seed():
+    assert difference({0: 0.5}, {0: 0.25}) == comparison.Difference(interval(np.array([0.25])), None)
+    same = difference({0: 0.5, 1: 0.6}, {0: 0.25, 1: 0.35})
+    assert same.p is None and same.by.mean == pytest.approx(0.25)
+    assert difference({0: 0.5}, {1: 0.25}).by.n == 0
+
+
+def test_holm_keeps_the_order_and_is_never_above_one():
+    assert holm([0.04, 0.001, 0.5, 0.03]) == pytest.approx([0.09, 0.004, 0.5, 0.09])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_how_much_was_distilled_is_noted():
+    errors = {"a": {0: 0.1}, "b": {0: 0.2}, "c": {0: 0.3}}
+    shares = curves({"a": {0: 0.0}, "b": {0: 0.025}}, metric="distilled")
+    rows = compare(sweep_of(*(configuration(each, seeds=(0,)) for each in errors)), pd.concat([curves(errors), shares]))
+    assert [row.notes for row in rows] == ["nothing distilled", "2.5 % of targets distilled", ""]
+
+
+def test_what_is_lost_is_named_and_wins_nothing():
+    errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.2}}
+    found = sweep_of(
+        configuration("a", diverged={1: 7}),
+        configuration("b"),
+        configuration("c", status="RUNNING", complete=False),
+    )
+    best, *others = compare(found, curves(errors))
+    assert best.of.label == "b" and best.usable
+    by_label = {row.of.label: row for row in others}
+    assert by_label["a"].notes == "seed 1 diverged at batch 7" and set(by_label["a"].values) == {0, 2}
+    assert by_label["a"].difference.by.n == 2 and by_label["a"].difference.by.mean == pytest.approx(-0.45)
+    assert by_label["c"].notes == "seeds 0 1 2 unfinished" and by_label["c"].objective.n == 0
+    assert by_label["c"].difference is None
+    nobody = compare(sweep_of(configuration("a", diverged={1: 7})), curves(errors))
+    assert not nobody[0].usable and nobody[0].difference is None
+
+
+def test_what_is_of_an_earlier_version_of_the_sweep_is_shown_and_compared_with_nothing():
+    errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.6, 1: 0.6, 2: 0.6}}
+    earlier = replace(configuration("a"), withdrawn=True)
+    rows = compare(sweep_of(earlier, configuration("b"), configuration("c")), curves(errors))
+    assert [(row.of.label, row.usable, row.notes) for row in rows] == [
+        ("b", True, ""), ("c", True, ""), ("a", False, "of an earlier version of this sweep"),
+    ]  # fmt: skip
+    alone = compare(sweep_of(configuration("b"), configuration("c")), curves(errors))
+    assert [row.difference for row in rows] == [*(row.difference for row in alone), None]
+    assert rows[2].objective.mean == pytest.approx(0.1)
+    assert complete(rows) == "2 of 2 configurations complete, and 1 of an earlier version of this sweep"
+    nobody = compare(sweep_of(earlier, configuration("b", diverged={1: 7})), curves(errors))
+    assert [(row.of.label, row.usable, row.difference) for row in nobody] == [("b", False, None), ("a", False, None)]
+
+
+def test_what_the_scheduler_stopped_is_not_compared_as_finished():
+    row = configuration("a", status="KILLED", complete=False)
+    stopped = replace(row, seeds=tuple(replace(run, stopped_at=40) for run in row.seeds))
+    errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}}
+    best, other = compare(sweep_of(stopped, configuration("b")), curves(errors))
+    assert best.of.label == "b" and best.usable
+    assert other.notes == "seeds 0 1 2 stopped at batch 40" and other.objective.n == 0
+
+
+def test_points_to_counts_who_got_there():
+    within = pd.concat(
+        [curves({"a": {0: first, 1: first}}, "adaptation", step) for step, first in ((0, 0.8), (10, 0.4), (20, 0.2))]
+    )
+    within.loc[(within.seed == 1) & (within.step == 20), "value"] = 0.35
+    (row,) = compare(sweep_of(configuration("a", (0, 1))), within, (0.4, 0.3))
+    assert row.points_to[0.4] == comparison.Reached(interval(np.array([10.0, 10.0])), 2, 2)
+    assert row.points_to[0.3].seeds == 1 and row.points_to[0.3].of == 2 and row.points_to[0.3].points.n == 0
+
+
+def test_test_errors_are_shown_and_decide_nothing():
+    errors = {"a": {0: 0.1, 1: 0.2, 2: 0.3}, "b": {0: 0.2, 1: 0.3, 2: 0.4}}
+    tested = pd.concat(
+        [
+            curves({"a": {0: 0.9, 1: 0.9, 2: 0.9}, "b": {0: x, 1: x, 2: x}}, "test_error", t)
+            for t, x in ((0, 0.1), (1, 0.3))
+        ]
+    )
+    a, b = compare(sweep_of(*map(configuration, errors)), curves(errors), (), tested)
+    assert a.of.label == "a" and a.test_error.mean == pytest.approx(0.9)
+    assert b.test_error.mean == pytest.approx(0.2) and b.test_error.n == 3
+    assert compare(sweep_of(configuration("a")), curves(errors))[0].test_error is None
+
+
+def test_an_objective_by_batch_is_a_mean():
+    online = pd.concat([curves({"a": {0: x, 1: x}}, "online_error", j) for j, x in enumerate((0.5, 0.1))])
+    (row,) = compare(sweep_of(configuration("a", (0, 1)), objective="online_error"), online)
+    assert row.objective.mean == pytest.approx(0.3) and row.objective.n == 2

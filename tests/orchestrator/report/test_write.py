@@ -1,0 +1,454 @@
+"""The report's files, and what stands in them."""
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator.errors import OrchestratorError
+from orchestrator.plan.plan import Trial
+from orchestrator.protocol.metrics import Interval, interval
+from orchestrator.report import __main__, charts, figures, tables, write
+from orchestrator.report.charts import Chart, Panel, Series
+from orchestrator.report.comparison import Difference, Reached, Row
+from orchestrator.report.html_charts import Hidden, plot
+from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns, load_curves
+from orchestrator.tracking.writer import Writer
+from tests.orchestrator import made_sweep as made
+
+CHARTS = ["adaptation", "cost", "learning_curves"]
+FILES = sorted(
+    ["curves.csv", "curves.parquet", "report.html", "summary.csv", "summary.parquet", "summary.tex"]
+    + [f"{chart}.{ending}" for chart in CHARTS for ending in ("png", "svg")]
+)
+
+
+def three_learners(root):
+    """`tfs` would win, had it not lost a seed; then FOML, then `online`."""
+    trials = [
+        Trial(made.configuration(learner, **options), (0, 1, 2))
+        for learner, options in (("online", {}), ("foml", {"K": 5}), ("tfs", {}))
+    ]
+    one = made.make_sweep(root, "sweep", *trials)
+    for trial, level in zip(trials, (0.6, 0.4, 0.2), strict=True):
+        one.whole[trial.key] = made.curves_of(trial, level=level)
+    lost = one.whole[trials[2].key]
+    lost.diverged[1] = 35
+    for curve in lost.by_batch.values():
+        curve[1, 35:] = math.nan
+    for column in ("error", "test_error"):
+        lost.evaluations[column][(lost.evaluations["seed"] == 1) & (lost.evaluations["batch"] >= 35)] = math.nan
+    return one
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    return three_learners(tmp_path / "results")
+
+
+@dataclass
+class Finished:
+    """A sweep in MLflow, and a report on it."""
+
+    sweep: made.MadeSweep
+    uri: str
+    parent_id: str
+    out: Path
+    report: write.Report
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    sweep, uri = three_learners(folder / "results"), made.new_database(tmp_path_factory, folder)
+    parent_id = made.write_all(sweep, uri)
+    return Finished(sweep, uri, parent_id, folder / "out", write.write_report("sweep", uri, folder / "out"))
+
+
+def by_seed(sweep, trial):
+    """Held-out errors [task, seed]."""
+    return sweep.whole[trial.key].evaluations["error"].reshape(6, 3)
+
+
+def painted(path):
+    """The share of a picture's pixels that are neither white nor grey."""
+    pixels = matplotlib.image.imread(path)[..., :3]
+    return float((np.ptp(pixels, axis=-1) > 0.1).mean())
+
+
+def test_files_and_what_is_in_them(finished):
+    sweep, out, written = finished.sweep, finished.out, finished.report
+    assert sorted(path.name for path in out.iterdir()) == FILES == sorted(path.name for path in written.paths)
+    kept = MlflowClient(finished.uri).list_artifacts(finished.parent_id, "report")
+    assert sorted(file.path for file in kept) == [f"report/{name}" for name in FILES]
+    assert written.problems == ()
+
+    online, foml, tfs = sweep.plan.trials
+    summary = pd.read_csv(out / "summary.csv", keep_default_na=False).set_index("label")
+    assert list(summary.index) == ["foml K=5", "online", "tfs"]
+    assert written.best == "foml K=5"
+    for trial in (online, foml):
+        row = summary.loc[trial.configuration.label]
+        objective, final = interval(by_seed(sweep, trial).mean(axis=0)), interval(by_seed(sweep, trial)[-1])
+        for name, value in (("objective", objective), ("final_error", final)):
+            got = [float(row[f"{name}_{part}"]) for part in ("mean", "low", "high")]
+            assert got == pytest.approx([value.mean, value.low, value.high])
+        assert row.n == 3 and row.usable and row.diverged_seeds == "" and row.missing_seeds == ""
+        assert float(row.seconds) == 1.5 and float(row.gradient_evaluations_per_datapoint) == 3.0
+        assert json.loads(row.options)["alpha1"] == 0.001
+        assert row.configuration == trial.configuration.hash and row.seeds == "0,1,2"
+    lost = summary.loc["tfs"]
+    assert float(lost.objective_mean) == pytest.approx(by_seed(sweep, tfs)[:, [0, 2]].mean())
+    assert lost.n == 2 and not lost.usable and str(lost.diverged_seeds) == "1" and lost.needs_boundaries
+    pd.testing.assert_frame_equal(written.summary.set_index("label")[["n", "usable"]], summary[["n", "usable"]])
+
+    points = pd.read_csv(out / "curves.csv")
+    loaded = load_curves("sweep", finished.uri)
+    columns = ["configuration", "seed", "metric", "step", "value"]
+    pd.testing.assert_frame_equal(points[columns], loaded[columns], check_dtype=False, check_exact=True)
+    pd.testing.assert_frame_equal(pd.read_parquet(out / "curves.parquet")[columns], loaded[columns], check_exact=True)
+    assert pd.read_parquet(out / "summary.parquet").label.tolist() == list(summary.index)
+    assert (out / "summary.tex").read_text(encoding="utf-8").count("\\\\\n") == 4
+
+
+def test_the_figures_show_something(finished, tmp_path):
+    png, svg = (finished.out / f"learning_curves.{ending}" for ending in ("png", "svg"))
+    assert matplotlib.image.imread(png).shape[1] == 2160
+    assert painted(png) > 0.01
+    assert svg.read_text().count("<path") > 50
+    write.write_report("sweep", finished.uri, tmp_path / "again")
+    assert (tmp_path / "again" / svg.name).read_text() == svg.read_text(), "the same curves give the same file"
+    for chart in CHARTS:
+        assert painted(finished.out / f"{chart}.png") > 0.0005, chart
+
+
+def test_the_table(finished):
+    lines = finished.report.table.splitlines()
+    means = [by_seed(finished.sweep, trial).mean(axis=0) for trial in finished.sweep.plan.trials]
+    final = by_seed(finished.sweep, finished.sweep.plan.trials[1])[-1].mean()
+    head = "learner hyper-parameters cumulative error minus the best, p final error gradients/datapoint seconds boundaries notes"
+    assert " ".join(lines[0].split()) == head
+    best, apart = interval(means[1]), interval(means[0] - means[1])
+    row = f"foml K=5 {best.mean:.4f} ± {best.high - best.mean:.4f} (n=3) – {final:.4f} 3.0 1.5 no"
+    assert " ".join(lines[2].split()) == row
+    assert lines[3].startswith("online   –  ")
+    assert f"  {apart.mean:+.4f} ± {apart.high - apart.mean:.4f}, " in lines[3]
+    assert lines[4].startswith("tfs      –  ") and "(n=2)" in lines[4]
+    assert lines[4].endswith("  yes         seed 1 diverged at batch 35")
+
+
+def runs(label, planned=(0,), **changes):
+    standard = {
+        "run_id": "x", "hash": label, "label": label, "learner": label.split()[0], "needs_boundaries": False,
+        "complete": True, "planned": planned, "parameters": {}, "metrics": {}, "seeds": (),
+    }  # fmt: skip
+    return ConfigurationRuns(**{**standard, **changes})
+
+
+NOTHING = Interval(math.nan, None, None, 0)
+LOST = Row(runs("online", (0, 1, 2)), NOTHING, NOTHING, {0: "interrupted", 2: "interrupted", 1: "failed"})
+ALONE = Row(runs("foml K=5"), Interval(0.25, None, None, 1), Interval(0.5, None, None, 1), values={0: 0.25})
+
+
+def test_the_table_of_what_is_not_there():
+    assert tables.text([ALONE, LOST], "online_error").splitlines() == [
+        "learner  hyper-parameters  online error      minus the best, p  final error  gradients/datapoint  seconds  boundaries  notes",
+        "-------  ----------------  ----------------  -----------------  -----------  -------------------  -------  ----------  "
+        + "-" * len("seeds 0 2 interrupted, seed 1 failed"),
+        "foml     K=5               0.2500 ± – (n=1)  –                       0.5000                    –        –  no",
+        "online   –                 –                 –                            –                    –        –  no          "
+        "seeds 0 2 interrupted, seed 1 failed",
+    ]
+
+
+def test_tables_in_other_forms_hold_the_same_cells():
+    nasty = Row(
+        runs("foml a=50%_x|<b>"), Interval(0.5, 0.25, 0.75, 3), NOTHING,
+        difference=Difference(Interval(0.25, 0.0, 0.5, 3), 0.0004), test_error=Interval(0.75, 0.5, 1.0, 3),
+        points_to={0.2: Reached(Interval(30, 20, 40, 3), 3, 3), 0.1: Reached(NOTHING, 1, 3)},
+    )  # fmt: skip
+    head, line = tables.cells([nasty], "cumulative_error")
+    assert line[1:5] == ("a=50%_x|<b>", "0.5000 ± 0.2500 (n=3)", "+0.2500 ± 0.2500, <0.001", "0.7500 ± 0.2500 (n=3)")
+    assert head[4] == "test error"
+    made = tables.latex([nasty], "cumulative_error")
+    assert "foml & a=50\\%\\_x|$<$b$>$ & 0.5000 $\\pm$ 0.2500 (n=3) & +0.2500 $\\pm$ 0.2500, $<$0.001 &" in made
+    assert made.count("&") == 2 * (len(head) - 1) and "{lllllrrrll}" in made
+    assert "<td>a=50%_x|&lt;b&gt;</td>" in tables.as_html([head, line])
+    assert "| foml | a=50%_x\\|<b> |" in tables.markdown([nasty], "cumulative_error", 4_000)
+    assert tables.points_to([nasty]) == [
+        ("configuration", "points to 0.2", "points to 0.1"),
+        ("foml a=50%_x|<b>", "30 ± 10 (n=3)", "not reached (1 of 3 seeds)"),
+    ]
+
+
+def test_a_description_that_would_be_too_long_counts_what_it_leaves_out():
+    made = tables.markdown([ALONE] * 100, "cumulative_error", 1_000)
+    shown = made.count("| foml | K=5 |")
+    assert len(made) <= 1_000 and shown > 3
+    assert made.endswith(f"\n\n… and {100 - shown} more configurations: see the report.")
+
+
+def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, capsys):
+    online, foml, _ = sweep.plan.trials
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    writer.start()
+    assert writer.drain() == []
+    empty = write.write_report("sweep", tracking_uri, tmp_path / "empty")
+    assert empty.best is None and len(empty.table.splitlines()) == 2 and len(empty.summary) == 0
+    assert "Cumulative error: no task is over yet" in (tmp_path / "empty" / "report.html").read_text(encoding="utf-8")
+    assert capsys.readouterr().err == ""
+    sweep.write_chunk(foml)
+    writer.finished(foml.key)
+    writer.results(online.key, sweep.part(online, 0, 20))
+    writer.failed(online.key, "broken")
+    assert writer.drain() == []
+    writer.close("KILLED")
+    written = write.write_report("sweep", tracking_uri, tmp_path / "out")
+    assert written.best == "foml K=5"
+    assert written.table.splitlines()[3].endswith("seeds 0 1 2 failed")
+    points = pd.read_csv(tmp_path / "out" / "curves.csv")
+    under_way = points[(points.label == "online") & (points.metric == "adaptation") & (points.seed == 0)]
+    two_tasks = sweep.whole[online.key].by_batch["online_error"][0, :20].reshape(2, 10).mean(axis=0)
+    assert under_way.value.tolist() == pytest.approx(two_tasks.tolist())
+    assert under_way.step.tolist() == list(range(0, 100, 10))
+    assert written.summary.missing_seeds.tolist() == ["", "0,1,2"]
+    assert painted(tmp_path / "out" / "learning_curves.png") > 0.01
+
+
+def test_no_winner_where_every_configuration_has_lost_a_seed(sweep, tracking_uri, tmp_path):
+    for trial in sweep.plan.trials:
+        sweep.whole[trial.key].diverged[0] = 59
+    made.write_all(sweep, tracking_uri)
+    written = write.write_report("sweep", tracking_uri, tmp_path / "out")
+    assert written.best is None
+    assert written.summary.n.tolist() == [1, 2, 2] and written.summary.label.tolist()[0] == "tfs"
+
+
+def line(label, style, low=None, kind="line"):
+    curve = np.linspace(0.8, 0.2, 20) - 0.03 * (style or 0)
+    nothing = np.full(20, math.nan)
+    return Series(label, np.arange(1, 21), curve, nothing if low is None else low, curve + 0.05, style, kind=kind)
+
+
+def test_grey_lines_add_no_colour(tmp_path):
+    def drawn(name, *series):
+        figures.draw(
+            Chart(name, "many of them, and a $ in the name", (Panel("", "", "", series),)), [tmp_path / "a.png"]
+        )
+        return painted(tmp_path / "a.png")
+
+    grey = [line(str(k), None) for k in range(11)]
+    one = drawn("one", line("best", 0))
+    assert one > 0.002
+    assert drawn("with grey", line("best", 0), *grey) == pytest.approx(one, rel=0.3)
+    assert drawn("all", *[line(str(k), k) for k in range(12)]) > 2 * one
+    assert drawn("none", *grey) < 0.1 * one
+
+
+def rows_of(*configurations):
+    """Rows from (learner, options, objective)."""
+    return [
+        Row(runs(f"{learner} {options}", parameters=options), Interval(mean, mean - 0.1, mean + 0.1, 3), NOTHING)
+        for learner, options, mean in configurations
+    ]
+
+
+def charted(rows):
+    points = [
+        (row.of.hash, seed, metric, step, 0.5)
+        for row in rows
+        for seed in (0,)
+        for metric in ("cumulative_error", "validation_error")
+        for step in (0, 1)
+    ]
+    curves = pd.DataFrame(points, columns=["configuration", "seed", "metric", "step", "value"])
+    made = charts.all_charts(SweepRuns(None, "x", "sweep", "cumulative_error", "min", ()), rows, curves)
+    return {chart.name: chart for chart in made}
+
+
+def test_an_ablation_among_many_has_colours_of_its_own_and_a_legend_on_the_page():
+    rows = rows_of(*(("foml", {"K": K}, 0.1 * K) for K in range(1, 10)))
+    curves, *_ = charted(rows)["ablation_K"].panels
+    assert [series.style for series in curves.series] == list(range(9)) and curves.own_colours
+    (legend,) = plot(curves, (0.0, 1.0), Hidden()).legend
+    assert [item.label.value for item in legend.items] == [row.of.label for row in rows]
+    overview, *_ = charted(rows)["learning_curves"].panels
+    assert not overview.own_colours and not plot(overview, (0.0, 1.0), Hidden()).legend
+
+
+def test_an_ablation_is_of_configurations_that_differ_in_nothing_else():
+    rows = rows_of(
+        ("foml", {"K": 5, "beta1": 0.1}, 0.2),
+        ("foml", {"K": 10, "beta1": 0.1}, 0.3),
+        ("foml", {"K": 10, "beta1": 0.5}, 0.4),
+        ("foml", {"K": 1, "beta1": 0.1}, 0.5),
+        ("online", {"beta1": 0.1}, 0.6),
+    )
+    made = charted(rows)
+    assert "ablation_meta_updates" not in made
+    curves, _, effect = made["ablation_K"].panels
+    assert [series.label for series in curves.series] == [rows[3].of.label, rows[0].of.label, rows[1].of.label]
+    assert [series.style for series in curves.series] == [3, 0, 1] and not curves.own_colours, "as in every other chart"
+    (joined,) = effect.series
+    assert joined.x.tolist() == [1, 5, 10] and joined.y.tolist() == [0.5, 0.2, 0.3]
+    assert effect.ticks == ((1.0, "1"), (5.0, "5"), (10.0, "10"))
+
+
+def test_effects_have_a_panel_for_each_option_that_varies():
+    drawn = np.random.default_rng(0).uniform(-3, -1, 12)
+    rows = rows_of(
+        *(
+            ("foml", {"beta1": float(10**b), "K": 1 + 4 * (i % 2), "gamma": i % 3 == 0, "alpha1": 0.1}, 0.2 - b / 10)
+            for i, b in enumerate(drawn)
+        ),
+        ("online", {"alpha1": 0.2}, 0.5),
+    )
+    panels = {panel.x_label: panel for panel in charted(rows)["effects"].panels}
+    assert list(panels) == ["K", "beta1", "gamma"], "alpha1 varies between the learners, not within one"
+    beta1 = panels["beta1"]
+    assert beta1.log_x and beta1.title == "beta1 (ρ = -1.00, n = 12)" and not beta1.ticks
+    assert [series.kind for series in beta1.series] == ["points"]
+    assert beta1.series[0].x == pytest.approx(10**drawn)
+    _, means = panels["K"].series
+    assert means.label == "foml, mean" and means.x.tolist() == [1, 5]
+    assert means.y == pytest.approx([(0.2 - drawn[start::2] / 10).mean() for start in (0, 1)])
+    assert panels["gamma"].ticks == ((0.0, "false"), (1.0, "true"))
+    assert set(panels["gamma"].series[0].x) == {0.0, 1.0}
+
+
+def test_effects_are_of_options_that_every_configuration_keeps() -> None:
+    """Beside a population's members, which only begin with their values, stands the same learner with values of its own."""
+    members = [("foml", {"K": K, "alpha1_at_first": rate}, 0.3) for K, rate in ((1, 0.01), (5, 0.02), (1, 0.03))]
+    panels = charted(rows_of(*members, ("foml", {"K": 5, "alpha1": 0.01}, 0.2)))["effects"].panels
+    assert [panel.x_label for panel in panels] == ["K"]
+
+
+def test_a_learner_that_learns_nothing_has_no_correlation(recwarn: pytest.WarningsRecorder) -> None:
+    rows = rows_of(*(("foml", {"beta1": 10.0**-number}, 0.5) for number in range(6)))
+    (panel,) = charted(rows)["effects"].panels
+    assert panel.title == "beta1" and not recwarn.list
+
+
+def test_limits_of_y_are_the_means():
+    panel = Panel("", "", "", (line("a", 0),))
+    assert panel.y_limits == (0, pytest.approx(1.12 * 0.8))
+    close = Panel("", "", "", (line("a", 0), line("b", 1)), from_zero=False)
+    assert close.y_limits == pytest.approx((0.17 - 0.315, 0.8 + 0.315))
+    assert Panel("", "", "", ()).y_limits is None
+
+
+def test_points_show_their_intervals_as_far_as_an_error_goes():
+    """An option that does nothing must not look as if it did: K = 1 and 5 of two seeds, 0.73 ± 0.56 and 0.72 ± 0.26."""
+    x, y = np.array([1.0, 5.0]), np.array([0.73, 0.72])
+    half = np.array([0.56, 0.26])
+    points = Series("foml", x, y, y - half, y + half, 0, kind="both")
+    low, high = Panel("", "", "", (points,), from_zero=False).y_limits
+    assert low == pytest.approx(0.17 - 0.05 * 0.83) and high == pytest.approx(1.0 + 0.05 * 0.83)
+    nothing = np.full(2, np.nan)
+    alone = Panel("", "", "", (Series("one seed", x, y, nothing, nothing, 0, kind="points"),), from_zero=False)
+    assert alone.y_limits == pytest.approx((0.70, 0.75))
+
+
+def test_one_configuration_each_has_no_effects():
+    assert set(charted(rows_of(("foml", {"K": 5}, 0.2), ("online", {}, 0.3)))) == {"learning_curves"}
+
+
+def test_every_kind_of_chart_can_be_drawn(tmp_path):
+    rows = rows_of(
+        *(
+            ("foml", {"K": k, "meta_updates": on, "beta1": b}, 0.1 * k)
+            for k in (1, 2)
+            for on in (True, False)
+            for b in (0.1, 3.0)
+        )
+    )
+    for chart in charted(rows).values():
+        figures.draw(chart, [tmp_path / f"{chart.name}.png", tmp_path / f"{chart.name}.svg"], dpi=100)
+        assert painted(tmp_path / f"{chart.name}.png") > 0.001, chart.name
+    assert {path.stem for path in tmp_path.iterdir()} == {
+        "learning_curves",
+        "ablation_K",
+        "ablation_meta_updates",
+        "effects",
+    }
+
+
+def test_test_errors_are_shown_when_asked_for(finished, tmp_path, capsys):
+    assert "test error" not in finished.report.table
+    assert "test_error" not in (finished.out / "curves.csv").read_text()
+    assert __main__.main(["sweep", "--tracking-uri", finished.uri, "--out", str(tmp_path / "out"), "--test"]) == 0
+    foml = finished.sweep.plan.trials[1]
+    expected = interval(finished.sweep.whole[foml.key].evaluations["test_error"].reshape(6, 3).mean(axis=0))
+    assert f"  {expected}  " in capsys.readouterr().out
+    summary = pd.read_csv(tmp_path / "out" / "summary.csv").set_index("label")
+    assert summary.test_error_mean["foml K=5"] == pytest.approx(expected.mean)
+    points = pd.read_csv(tmp_path / "out" / "curves.csv")
+    assert (points.metric == "test_error").sum() == 3 * 3 * 6 - 3, "seed 1 of tfs diverged in its fourth task"
+
+
+def test_the_sweeps_description_is_its_table(finished):
+    note = MlflowClient(finished.uri).get_run(finished.parent_id).data.tags["mlflow.note.content"]
+    best = interval(by_seed(finished.sweep, finished.sweep.plan.trials[1]).mean(axis=0))
+    assert note.startswith(f"Best: **foml K=5**, {best}. 3 of 3 configurations complete;")
+    assert "| foml | K=5 | " in note and "seed 1 diverged at batch 35" in note
+
+
+def test_the_page_needs_no_network(finished):
+    page = (finished.out / "report.html").read_text(encoding="utf-8")
+    assert len(page) < 2_000_000
+    tags = [tag for tag in re.findall(r"<(?:script|link|img|iframe)[^>]*>", page) if "src=" in tag or "href=" in tag]
+    assert tags == []
+    assert "seed 1 diverged at batch 35" in page and "points to 0.2" in page
+
+
+def test_the_command(sweep, tracking_uri, tmp_path, capsys):
+    made.write_all(sweep, tracking_uri)
+    out = tmp_path / "from the command"
+    assert __main__.main(["--tracking-uri", tracking_uri, "--out", str(out)]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert told.out.startswith("learner ") and str(out / "summary.csv") in told.out
+    assert sorted(path.name for path in out.iterdir()) == FILES
+
+
+def test_it_goes_where_the_sweep_has_written_its_own(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert __main__.main(["sweep", "--tracking-uri", finished.uri]) == 0
+    assert (tmp_path / "reports/sweep/report.html").exists()
+    (tmp_path / "results/sweep/report").mkdir(parents=True)
+    assert __main__.main(["sweep", "--tracking-uri", finished.uri]) == 0
+    assert sorted(path.name for path in (tmp_path / "results/sweep/report").iterdir()) == FILES
+
+
+def test_mistakes_of_the_user_are_one_line_and_exit_code_2(sweep, tracking_uri, tmp_path, capsys):
+    made.write_all(sweep, tracking_uri)
+    assert __main__.main(["other", "--tracking-uri", tracking_uri]) == 2
+    assert capsys.readouterr().err == (f"sweep: {tracking_uri} has none of this name (got other); there are: sweep\n")
+    assert __main__.main(["sweep", "--tracking-uri", tracking_uri, "--experiment", "nix"]) == 2
+    told = capsys.readouterr().err
+    assert told == f"--experiment: {tracking_uri} has none of this name (got nix); there are: experiment\n"
+    assert __main__.main(["sweep", "--tracking-uri", tracking_uri, "--points-to", "0.2", "3", "--dpi", "3"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "--points-to: must be errors from 0 to below 1 (got [3.0])",
+        "--dpi: must be from 30 to 1200 (got 3)",
+    ]
+    for table in (tmp_path / "store").rglob("test_error.parquet"):
+        table.unlink()
+    assert __main__.main(["sweep", "--tracking-uri", tracking_uri, "--test", "--out", str(tmp_path / "x")]) == 2
+    assert (
+        capsys.readouterr().err.startswith("--test: no configuration has test errors") and not (tmp_path / "x").exists()
+    )
+    assert __main__.main(["--tracking-uri", f"sqlite:///{tmp_path}/none.db"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    (tmp_path / "file").write_text("")
+    assert __main__.main(["--tracking-uri", tracking_uri, "--out", str(tmp_path / "file" / "x")]) == 2
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/file/x: must be a folder that can be written")
+    with pytest.raises(OrchestratorError):
+        write.write_report("sweep", tracking_uri, tmp_path / "file")

@@ -1,0 +1,143 @@
+"""What a sweep costs, and the budget at which it starts no more: sums by hand, then the command on a real tiny sweep."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.config import load
+from orchestrator.config.schema import Budget, Price
+from orchestrator.errors import ConfigError
+from orchestrator.plan.expand import make_plan
+from orchestrator.plan.task_store import open_store
+from orchestrator.protocol.curves import Curves
+from orchestrator.search import ledger as budget
+from orchestrator.search.ledger import Ledger, Rates
+from orchestrator.storage import trial_files
+from orchestrator.storage.journal import Journal
+from orchestrator.sweep.forecast import forecast
+from tests.orchestrator.real_sweep import folder_with, run, run_here, statuses, trials, uri
+
+SWEEP = """
+name: tiny
+stream: {name: rainbow_digits, tasks: 2, train: 20, validation: 10, test: 10}
+learners: [{name: online, alpha1: {grid: [0.01, 0.02, 0.03, 0.04, 0.05]}}]
+seeds: 1
+chunk: 2
+price: {cpu_hour: 3600}
+budget: {money: 0.01}
+"""
+
+DOCUMENT = {"name": "s", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
+
+
+def test_hours_are_of_gpus_where_there_are_any_and_else_of_cpus() -> None:
+    assert Rates(cpus=4, gpus=0.25).hours(7200) == 0.5
+    assert Rates(cpus=4, gpus=0).hours(1800) == 2
+    assert Rates(cpus=4, gpus=0.25).money(7200) is None
+    price = Price(gpu_hour=2, cpu_hour=0.125)
+    assert Rates(4, 0.25, price).money(7200) == 2 * (0.25 * 2 + 4 * 0.125)
+    assert Rates(4, 0, price).text(1800) == "2 CPU-hours, 0.25 USD"
+
+
+def test_a_ledger_counts_each_trial_once_and_knows_when_it_is_full() -> None:
+    ledger = Ledger(Rates(1, 0), Budget(hours=0.5), {"before": 600.0})
+    assert ledger.note("a", 100.0) is False
+    assert ledger.note("a", 1100.0) is False  # all of the trial's seconds, not further ones
+    assert (ledger.total, ledger.exhausted) == (1700.0, False)
+    assert ledger.note("b", 100.0) is True
+    assert ledger.note("b", 150.0) is False  # told once
+    assert ledger.exhausted
+    assert ledger.text() == "0.514 CPU-hours spent of 0.5 CPU-hours"
+    assert ledger.words() == "budget.hours=…"
+
+
+def test_either_limit_ends_it_and_none_never_does() -> None:
+    price = Price(gpu_hour=3600, currency="EUR")
+    money = Ledger(Rates(1, 1, price), Budget(hours=1, money=10), {"a": 9.0})
+    assert not money.exhausted
+    assert money.note("a", 10.0)
+    assert money.text() == "0.00278 GPU-hours, 10.00 EUR spent of 1 GPU-hours or 10.00 EUR"
+    assert not Ledger(Rates(1, 1, price), None, {"a": 1e9}).exhausted
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"budget": {}}, "s: budget: must have hours, money or both"),
+        ({"budget": {"money": 5}}, "s: budget.money: needs a price (got 5.0); give price.cpu_hour"),
+        (
+            {"budget": {"money": 5}, "resources": {"gpus": 1}},
+            "s: budget.money: needs a price (got 5.0); give price.gpu_hour",
+        ),
+        ({"budget": {"hours": 0}}, "s: budget.hours: must be greater than 0 (got 0)"),
+        ({"budget": {"hour": 1}}, "s: budget.hour: unknown key (got 1); did you mean hours?"),
+        (
+            {"price": {"gpu_hour": 1.2}},
+            "s: price.cpu_hour: must be given where resources.gpus is 0 (got 0); or set resources.gpus",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_told(change: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        load.check(DOCUMENT | change, "s")
+    assert told.value.faults == (line,)
+
+
+def test_what_was_spent_can_be_asked_while_a_sweep_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune's own folder beside those of the trials goes between being found and being looked into."""
+    curves = Curves(
+        [0], 0, {"x": np.zeros((1, 4))}, {}, {"batches": np.array([2, 4]), "seconds": np.array([0.5, 0.25])}
+    )
+    trial_files.write(tmp_path / "trial", trial_files.claim(tmp_path / "trial"), {}, curves, finished=True)
+    passing = tmp_path / "tune-x"
+    passing.mkdir()
+    scandir = os.scandir
+
+    def then_it_is_gone(path: Any = ".") -> Any:
+        if Path(path) == passing and passing.exists():
+            passing.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", then_it_is_gone)
+    assert budget.of_disk(tmp_path) == {"trial": 0.75}
+    assert not passing.exists()
+    assert budget.of_disk(tmp_path / "nowhere") == {}
+
+
+def test_a_sweep_stops_starting_trials_and_goes_on_with_a_greater_budget(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, SWEEP)
+    cpus = (os.cpu_count() or 1) / 2  # two at a time
+    rates = Rates(cpus, 0, Price(cpu_hour=3600))  # a unit of money a second of each
+    first = run(folder, "sweep.yaml", f"resources.cpus={cpus}", f"tracking.uri={uri(folder)}")
+    assert first.returncode == 4, first.stdout + first.stderr
+    begun = trials(folder, "tiny")
+    assert 1 <= len(begun) < 5  # as many as there was room for when the first result came
+    spent = budget.of_disk(folder / "results/tiny")
+    assert set(spent) == {path.name for path in begun}
+    told = f"{rates.text(sum(spent.values()))} spent of 0.01 USD"
+    assert f"spent: {told}" in first.stdout
+    left = f"budget reached, {5 - len(begun)} trials? not ended: go on with: python -m orchestrator.sweep"
+    assert re.search(rf"{left} --resume tiny budget\.money=…", first.stdout)
+    assert "no further trial is started" in first.stderr
+    assert set(statuses(folder)) == {"FINISHED"}  # those that ran went on to their ends
+
+    sweep = load.load(folder / "sweep.yaml", [f"resources.cpus={cpus}", f"storage={folder}/results"])
+    store = open_store(sweep)
+    plan = forecast(sweep, Journal.look(folder / "results/tiny", make_plan(sweep, store.hash)), store).text
+    assert f"budget: {told}" in plan
+    assert re.search(r"cost: about \S+ CPU-hours, \d+\.\d\d USD", plan)
+    again = run_here(folder, "--resume", "tiny")
+    assert again.returncode == 4, again.stderr
+    assert "budget reached, none is started" in again.stderr
+    assert budget.of_disk(folder / "results/tiny") == spent
+
+    last = run(folder, "--resume", "tiny", "budget.money=1000")
+    assert last.returncode == 0, last.stdout + last.stderr
+    assert len(trials(folder, "tiny")) == 5
+    total = budget.of_disk(folder / "results/tiny")
+    assert {key: total[key] for key in spent} == spent  # nothing was run again
+    assert f"{rates.text(sum(total.values()))} spent of 1000.00 USD" in last.stdout

@@ -1,0 +1,68 @@
+"""The exit code and the winner are those of the sweep as it is now, whatever it held before."""
+
+import json
+from pathlib import Path
+
+from orchestrator.config import load
+from orchestrator.execution.outcome import Outcome
+from orchestrator.plan.plan import Trial
+from orchestrator.report import write
+from orchestrator.storage.journal import Journal
+from orchestrator.sweep.result import ALL_WELL, NOTHING_USABLE, SOME_FAILED, SweepResult, report_on
+from orchestrator.system.signals import Halt
+from orchestrator.tracking.writer import Writer
+from tests.orchestrator import made_sweep as made
+
+GOOD, OTHER = Trial(made.configuration("online"), (0, 1)), Trial(made.configuration("tfs"), (0, 1))
+BROKEN = Trial(made.configuration("online", alpha1=9.0), (0, 1))
+
+
+def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
+    """The end of a sweep of these trials; the broken one fails."""
+    sweep = made.make_sweep(root, "sweep", *trials)
+    for trial in trials:
+        sweep.whole[trial.key] = made.curves_of(trial, level=0.2 if trial == GOOD else 0.8)
+    writer = Writer(uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    writer.start()
+    outcome = Outcome(sweep.plan, {trial.key for trial in trials if trial != BROKEN})
+    for trial in trials:
+        if trial == BROKEN:
+            outcome.failed[trial.key] = "broken"
+            writer.results(trial.key, sweep.part(trial, 0, 20))
+            writer.failed(trial.key, "broken")
+        else:
+            sweep.write_chunk(trial)
+            writer.finished(trial.key)
+    assert writer.drain() == []
+    writer.close("FINISHED")
+    checked = load.check(
+        {
+            "name": "sweep",
+            "stream": {"name": "rainbow_digits"},
+            "learners": [{"name": "online"}],
+            "seeds": 2,
+            "tracking": {"uri": uri, "experiment": "experiment"},
+        }
+    )
+    lines = [f"{key}: failed: {reason}" for key, reason in outcome.failed.items()]
+    return report_on(checked, Journal(root, sweep.plan), outcome, lines, [], Halt())
+
+
+def test_what_was_taken_out_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):
+    first = ended(tmp_path / "sweep", tracking_uri, GOOD, OTHER)
+    assert (first.exit_code, first.best) == (ALL_WELL, "online")
+    shrunk = ended(tmp_path / "sweep", tracking_uri, OTHER)
+    assert (shrunk.exit_code, shrunk.best) == (ALL_WELL, "tfs")
+    told = json.loads(shrunk.json)
+    assert told["winner"]["label"] == "tfs"
+    assert [(one["label"], one["withdrawn"], one["usable"]) for one in told["configurations"]] == [
+        ("tfs", False, True), ("online", True, False),
+    ]  # fmt: skip
+    assert shrunk.text.splitlines()[3].endswith("  of an earlier version of this sweep")
+    nothing = ended(tmp_path / "sweep", tracking_uri, BROKEN)
+    assert (nothing.exit_code, nothing.best) == (NOTHING_USABLE, None)
+    assert "best: none, no configuration finished with every seed" in nothing.text
+    assert write.write_report("sweep", tracking_uri, tmp_path / "later").best is None  # from MLflow alone
+    grown = ended(tmp_path / "sweep", tracking_uri, GOOD, BROKEN)
+    assert (grown.exit_code, grown.best) == (SOME_FAILED, "online")
+    assert grown.summary.withdrawn.tolist() == [False, False, True]

@@ -1,0 +1,170 @@
+"""A database that others make or have left behind; a server that is away: waited for, and not for ever."""
+
+import fcntl
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator.config import load
+from orchestrator.execution.outcome import Outcome
+from orchestrator.plan.plan import Plan
+from orchestrator.storage.journal import Journal
+from orchestrator.sweep.result import SOME_FAILED, report_on
+from orchestrator.system.signals import Halt
+from orchestrator.tracking import database as tracking_database
+from orchestrator.tracking.database import TrackingError, await_server, open_existing, prepare
+from tests.orchestrator.made_sweep import free_port, new_database
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("ask", [prepare, open_existing])
+def test_a_database_is_opened_by_one_at_a_time(
+    ask: Callable[[str], Any],
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A report that is asked for while a sweep makes the tables would make them, too, and one of the two fail."""
+    uri = new_database(tmp_path_factory, tmp_path)
+    connect, asked = tracking_database.connect, []
+
+    def while_others_wait(uri: str) -> Any:
+        with (tmp_path / "store" / ".mlflow.db.lock").open("a") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        asked.append(uri)
+        return connect(uri)
+
+    monkeypatch.setattr(tracking_database, "connect", while_others_wait)
+    ask(uri)
+    assert asked == [uri]
+
+
+def test_what_a_killed_process_had_half_written_is_rolled_back_by_a_reader(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """The files as they are in the middle of a transaction: a database with new pages, and a journal of the old ones."""
+    uri = new_database(tmp_path_factory, tmp_path)
+    database = tmp_path / "store" / "mlflow.db"
+    with closing(sqlite3.connect(database, isolation_level=None)) as writer:
+        writer.execute("CREATE TABLE other (value TEXT)")
+        writer.executemany("INSERT INTO other VALUES (?)", [("before" * 100,)] * 500)
+        writer.execute("PRAGMA cache_size = 5")  # pages go to the disk before the end
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE other SET value = 'after'")
+        left = tmp_path / "left"
+        left.mkdir()
+        for name in ("mlflow.db", "mlflow.db-journal"):
+            shutil.copyfile(database.with_name(name), left / name)
+    uri = f"sqlite:///{left / 'mlflow.db'}"
+    assert open_existing(uri).search_experiments()[0].name == "Default"
+    with closing(sqlite3.connect(left / "mlflow.db")) as reader:
+        assert reader.execute("SELECT count(*) FROM other WHERE value = 'after'").fetchone() == (0,)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+def test_a_server_that_comes_back_is_waited_for(port: int) -> None:
+    told: list[str] = []
+    servers: list[HTTPServer] = []
+
+    def come_back(line: str) -> None:
+        told.append(line)
+        servers.append(HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler))
+        threading.Thread(target=servers[0].serve_forever, daemon=True).start()
+
+    began = time.monotonic()
+    await_server(f"http://127.0.0.1:{port}", come_back, patience_s=180)
+    assert 0.9 < time.monotonic() - began < 150
+    assert told == [f"MLflow does not answer at http://127.0.0.1:{port}; waiting up to 180 s for it"]
+    servers[0].shutdown()
+
+
+def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, tmp_path: Path) -> None:
+    uri = f"http://127.0.0.1:{port}"
+    began = time.monotonic()
+    await_server(uri, lambda line: None, patience_s=1)
+    assert 1 <= time.monotonic() - began < 60
+    await_server("sqlite:///nowhere.db", lambda line: pytest.fail(line), patience_s=60)
+    stream = {"name": "rainbow_digits"}
+    document = {"name": "x y", "stream": stream, "learners": [{"name": "online"}], "seeds": 1, "tracking": {"uri": uri}}
+    plan = Plan("x y", (), {})
+    journal = Journal(tmp_path, plan)
+    result = report_on(load.check(document), journal, Outcome(plan, set()), ["behind"], [], Halt())
+    assert (result.exit_code, result.best) == (SOME_FAILED, None)
+    assert isinstance(result.summary, pd.DataFrame)
+    assert result.problems[0] == "behind"
+    assert "no server answers" in result.problems[1]
+    assert result.text.endswith("and writes the report: python -m orchestrator.sweep --resume 'x y'")
+
+
+def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
+    uri = f"sqlite:///{tmp_path}/new folder/mlflow.db"
+    code = "import sys; from orchestrator.tracking.database import prepare; prepare(sys.argv[1], 'one experiment')"
+    command = [sys.executable, "-c", code, uri]
+    processes = [
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(6)
+    ]
+    assert [(process.communicate()[0], process.returncode) for process in processes] == [(b"", 0)] * 6
+    names = [experiment.name for experiment in MlflowClient(uri).search_experiments()]
+    assert sorted(names) == ["Default", "one experiment"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("./mlruns", "keeps no runs in plain folders since 3.13 (got ./mlruns); use sqlite:///mlflow.db"),
+        ("file:///tmp/mlruns", "keeps no runs in plain folders since 3.13 (got file:///tmp/mlruns)"),
+        ("sqlite://", "must name a file: runs in memory are lost (got sqlite://)"),
+        ("sqlite:///:memory:", "must name a file: runs in memory are lost"),
+        (
+            "sqlite:///{tmp}",
+            "must be a database that can be written (got sqlite:///{tmp}); unable to open database file",
+        ),
+        (
+            "sqlite:///{tmp}/text",
+            "the database is damaged, or is none: file is not a database (got sqlite:///{tmp}/text); move text away",
+        ),
+        ("sqlite:///{tmp}/text/x.db", "must be a database that can be written"),
+        ("http://127.0.0.1:9/", "no server answers ([Errno 111] Connection refused) (got http://127.0.0.1:9/); start "),
+        (
+            "gopher://there",
+            "must begin with one of sqlite, postgresql, mysql, mssql, http, https, databricks (got gopher:",
+        ),
+    ],
+)
+def test_a_uri_that_cannot_serve(uri, told, tmp_path):
+    (tmp_path / "text").write_text("this is not a database, it is a text of more than sixteen bytes" * 100)
+    with pytest.raises(TrackingError) as caught:
+        prepare(uri.format(tmp=tmp_path))
+    line = str(caught.value)
+    assert line.startswith("tracking.uri: ") and told.format(tmp=tmp_path) in line and "\n" not in line
+    assert caught.value.exit_code == 2
+
+
+def test_a_deleted_experiment(tracking_uri):
+    prepare(tracking_uri, "mine")
+    client = MlflowClient(tracking_uri)
+    number = client.get_experiment_by_name("mine").experiment_id
+    client.delete_experiment(number)
+    with pytest.raises(TrackingError) as caught:
+        prepare(tracking_uri, "mine")
+    assert str(caught.value) == (
+        "tracking.experiment: must not be a deleted one (got 'mine'); "
+        f"mlflow experiments restore -x {number}, or choose another name"
+    )

@@ -1,0 +1,58 @@
+"""Where results come from: the tree's difference to its commit, on real repositories."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.tracking import provenance
+
+
+def git(tree: Path, *words: str) -> str:
+    identity = ["-c", "user.name=Someone", "-c", "user.email=someone@example.org"]
+    return subprocess.run(["git", *identity, *words], cwd=tree, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--quiet")
+    (tmp_path / "learner.py").write_text("alpha = 1\n")
+    (tmp_path / ".gitignore").write_text("data\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+def test_a_clean_tree_has_no_changes(tree: Path) -> None:
+    assert provenance.git_state(tree) == (git(tree, "rev-parse", "HEAD").strip(), "false")
+    assert provenance.git_changes(tree) == ""
+
+
+def test_changes_are_a_patch_that_makes_the_tree_what_it_was(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (tree / "learner.py").write_text("alpha = 2\n")
+    (tree / "new.py").write_text("beta = 3\n")
+    (tree / "data").write_text("ignored\n")
+    before = git(tree, "status", "--porcelain")
+    assert provenance.git_state(tree)[1] == "true"
+    changes = provenance.git_changes(tree)
+    assert git(tree, "status", "--porcelain") == before == " M learner.py\n?? new.py\n"
+    assert "ignored" not in changes
+    clone = tmp_path_factory.mktemp("clone") / "tree"
+    git(tree, "clone", "--quiet", str(tree), str(clone))
+    subprocess.run(["git", "apply", "-"], cwd=clone, check=True, input=changes, text=True)
+    assert (clone / "learner.py").read_text() == "alpha = 2\n"
+    assert (clone / "new.py").read_text() == "beta = 3\n"
+
+
+def test_a_long_difference_is_cut_off_and_says_so(tree: Path) -> None:
+    (tree / "long.txt").write_text("0123456789\n" * 200_000)
+    changes = provenance.git_changes(tree)
+    assert provenance.DIFF_BYTES < len(changes) < provenance.DIFF_BYTES + 100
+    assert changes.endswith(f"… cut off after {provenance.DIFF_BYTES} bytes\n")
+
+
+def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
+    assert provenance.git_state(tmp_path) == ("unknown", "unknown")
+    assert provenance.git_changes(tmp_path) == ""

@@ -1,0 +1,265 @@
+"""`load_curves` gives back what was put in."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator.plan.plan import Trial
+from orchestrator.protocol import metrics
+from orchestrator.tracking import reader
+from orchestrator.tracking import runs as run_tree
+from orchestrator.tracking.reader import SweepNotFound, load_curves
+from orchestrator.tracking.writer import TrackingError, Writer, prepare
+from tests.orchestrator import made_sweep as made
+from tests.orchestrator.computed_sweep import empty, flip, garble, halve, spoil_a_value
+
+NASTY = "Größe 'a' \"b\" ../../d $x"
+
+
+def expected_points(sweep, stop=None):
+    """(configuration, seed, metric, step) → value, straight from the curves."""
+    out = {}
+    for trial in sweep.plan.trials:
+        whole = sweep.whole[trial.key]
+        error = metrics.held_out(whole)
+        curves = {**whole.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
+        within = whole.by_batch["online_error"].reshape(len(trial.seeds), -1, made.BATCHES_PER_TASK).mean(axis=1)
+        for name, curve in curves.items():
+            for row, seed in enumerate(trial.seeds):
+                for step, value in enumerate(curve[row]):
+                    if np.isfinite(value):
+                        out[trial.configuration.hash, seed, name, step] = value
+        for row, seed in enumerate(trial.seeds):
+            for batch, value in enumerate(within[row]):
+                out[trial.configuration.hash, seed, "adaptation", batch * made.BATCH_SIZE] = pytest.approx(value)
+            out[trial.configuration.hash, seed, "seconds", 0] = whole.chunks["seconds"].sum()
+            out[trial.configuration.hash, seed, "gradient_evaluations_per_datapoint", 0] = 3.0
+    return out
+
+
+def in_histories(points):
+    """Those that MLflow has as metrics: of the diagnostic, which begins at batch 1, one in so many batches."""
+    return {
+        key: value
+        for key, value in points.items()
+        if key[2] != "distance" or key[3] == 1 or key[3] % made.DIAGNOSTICS_EVERY == 0
+    }
+
+
+def as_points(frame):
+    keys = zip(frame.configuration, frame.seed, frame.metric, frame.step, strict=True)
+    points = dict(zip(keys, frame.value, strict=True))
+    assert len(points) == len(frame), "a point twice"
+    return points
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    trials = [
+        Trial(made.configuration("foml", K=5, meta_gradient="exact"), (0, 1, 2)),
+        Trial(made.configuration("foml", K=1, meta_gradient="exact"), (0, 1, 2)),
+        Trial(made.configuration("online"), (0, 1, 2)),
+    ]
+    return made.make_sweep(tmp_path / "results", NASTY, *trials)
+
+
+def test_every_value_and_the_options_that_vary(sweep, tracking_uri):
+    made.write_all(sweep, tracking_uri)
+    frame = load_curves(NASTY, tracking_uri)
+    assert as_points(frame) == expected_points(sweep)
+    assert list(frame.columns) == ["configuration", "label", "learner", "seed", "metric", "step", "value", "K"]
+    shown = frame[["label", "learner", "K"]].drop_duplicates().fillna(-1).to_numpy().tolist()
+    assert shown == [
+        ["foml K=5 meta_gradient=exact", "foml", 5],
+        ["foml K=1 meta_gradient=exact", "foml", 1],
+        ["online", "online", -1],
+    ]
+    assert frame.seed.dtype == "int64" and frame.value.dtype == "float64" and frame.step.dtype == "int64"
+
+
+def test_histories_and_tables_say_the_same(sweep, tracking_uri, tmp_path):
+    made.write_all(sweep, tracking_uri)
+    from_tables = load_curves(NASTY, tracking_uri)
+    for table in (tmp_path / "store").rglob("curves.parquet"):
+        table.unlink()
+    from_histories = load_curves(NASTY, tracking_uri)
+    assert as_points(from_tables) == expected_points(sweep)
+    assert as_points(from_histories) == in_histories(expected_points(sweep))
+
+
+@pytest.mark.parametrize("damage", [halve, empty, garble, flip])
+def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, damage):
+    made.write_all(sweep, tracking_uri)
+    for name in ("curves.parquet", "test_error.parquet"):
+        damage(sorted((tmp_path / "store").rglob(name))[0])
+    points, expected = as_points(load_curves(NASTY, tracking_uri)), expected_points(sweep)
+    (thin,) = {trial.configuration.hash for trial in sweep.plan.trials} - {
+        key[0] for key in expected.keys() & points.keys() if key[2:] == ("distance", 2)
+    }  # its curves are from the histories
+    assert points == {key: value for key, value in expected.items() if key[0] != thin or key in in_histories(expected)}
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("curves.parquet of ") and "): damaged (" in line
+    assert reader.test_errors_of(reader.find_sweep(NASTY, tracking_uri))["configuration"].nunique() == 2
+    line = caplog.records[1].getMessage()
+    assert line.startswith("test_error.parquet of ") and "): damaged (" in line
+    assert "; its test errors are left out; python -m orchestrator.sweep --resume " in line
+
+
+@pytest.mark.parametrize("name", ["curves.parquet", "test_error.parquet"])
+@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def test_a_table_is_written_again_when_the_sweep_is_resumed(sweep, tracking_uri, tmp_path, caplog, name, damage):
+    """From the chunk files, and nothing else of what is complete is touched."""
+    parent = made.write_all(sweep, tracking_uri)
+    found = reader.find_sweep(NASTY, tracking_uri)
+    before = as_points(load_curves(NASTY, tracking_uri)), reader.test_errors_of(found)
+    spoilt = sorted((tmp_path / "store").rglob(name))[0]
+    damage(spoilt)
+    assert (reader.test_errors_of(found)["configuration"].nunique() == 2) == (name == "test_error.parquet")
+    caplog.clear()
+    runs = {of.run_id: found.client.get_run(of.run_id).to_dictionary() for of in found.configurations}
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {"foml.git_commit": "later"}, made.START_MS)
+    writer.start()
+    for trial in sweep.plan.trials:
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    assert writer.close("FINISHED") == parent
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(f"{name} of ") and line.endswith("; written again from the chunk files")
+    assert f"(run {spoilt.parent.parent.name}): " in line
+    caplog.clear()
+    again = reader.find_sweep(NASTY, tracking_uri)
+    assert as_points(load_curves(NASTY, tracking_uri)) == before[0]
+    assert reader.test_errors_of(again).equals(before[1])
+    assert {of.run_id: found.client.get_run(of.run_id).to_dictionary() for of in again.configurations} == runs
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("damage", [halve, garble, spoil_a_value])
+def test_a_damaged_database_is_one_line(sweep, tracking_uri, damage):
+    made.write_all(sweep, tracking_uri)
+    damage(Path(tracking_uri.removeprefix("sqlite:///")))
+    for ask in (prepare, lambda uri: load_curves(NASTY, uri)):
+        with pytest.raises(
+            TrackingError, match=r"the database is damaged, or is none: .*; move mlflow.db away"
+        ) as caught:
+            ask(tracking_uri)
+        assert len(caught.value.faults) == 1 and "\n" not in str(caught.value)
+
+
+def test_a_sweep_that_still_runs(sweep, tracking_uri):
+    first, second, _ = sweep.plan.trials
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    writer.start()
+    assert writer.drain() == []
+    assert load_curves(NASTY, tracking_uri).empty
+    writer.results(first.key, sweep.part(first, 0, 20))
+    writer.results(second.key, sweep.part(second, 0, 40))
+    assert writer.drain() == []
+    expected = {
+        key: value
+        for key, value in in_histories(expected_points(sweep)).items()
+        for learned in [{first.configuration.hash: 20, second.configuration.hash: 40}.get(key[0], 0)]
+        if key[2] not in ("adaptation", "seconds", "gradient_evaluations_per_datapoint")  # at the end only
+        and key[3] < (learned // 10 if key[2] in ("validation_error", "cumulative_error") else learned)
+    }
+    assert as_points(load_curves(NASTY, tracking_uri)) == expected
+    writer.close("KILLED")
+
+
+def withdrawn(uri):
+    return {of.label: of.withdrawn for of in reader.find_sweep("sweep", uri).configurations}
+
+
+def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_path, tracking_uri):
+    online, tfs = Trial(made.configuration("online"), (0, 1)), Trial(made.configuration("tfs"), (0, 1))
+    made.write_all(made.make_sweep(tmp_path / "results", "sweep", online, tfs), tracking_uri)
+    assert withdrawn(tracking_uri) == {"online": False, "tfs": False}
+    toe = Trial(made.configuration("toe"), (0, 1))
+    made.write_all(made.make_sweep(tmp_path / "results", "sweep", tfs, toe), tracking_uri)
+    assert withdrawn(tracking_uri) == {"online": True, "tfs": False, "toe": False}
+    assert set(load_curves("sweep", tracking_uri).label) == {"online", "tfs", "toe"}
+    back = made.make_sweep(tmp_path / "results", "sweep", online)
+    writer = Writer(tracking_uri, "experiment", back.plan, back.root, {}, made.START_MS)
+    writer.start()
+    writer.drain()
+    assert withdrawn(tracking_uri) == {"online": False, "tfs": True, "toe": True}
+    back.plan.add(toe)  # a searcher draws it again, and its chunk files say that it is over
+    writer.finished(toe.key)
+    writer.drain()
+    assert withdrawn(tracking_uri) == {"online": False, "tfs": True, "toe": False}
+    more = Trial(tfs.configuration, (2,))  # and this one with a seed that is new
+    back.whole[more.key] = made.curves_of(more)
+    back.plan.add(tfs)
+    back.plan.add(more)
+    writer.finished(tfs.key)
+    writer.results(more.key, back.part(more, 0, 20))
+    assert writer.drain() == []
+    assert withdrawn(tracking_uri) == {"online": False, "tfs": False, "toe": False}
+    writer.close("FINISHED")
+
+
+def test_of_two_experiments_the_newer_or_the_one_named(sweep, tmp_path, tracking_uri):
+    made.write_all(sweep, tracking_uri, "old")
+    newer = made.make_sweep(tmp_path / "newer", NASTY, Trial(made.configuration("tfs"), (0,)))
+    writer = Writer(tracking_uri, "new", newer.plan, newer.root, {}, made.START_MS + 1)
+    writer.start()
+    writer.close("FINISHED")
+    assert load_curves(NASTY, tracking_uri).empty
+    assert as_points(load_curves(NASTY, tracking_uri, "old")) == expected_points(sweep)
+    assert reader.find_sweep(None, tracking_uri).run_id != reader.find_sweep(None, tracking_uri, "old").run_id
+
+
+def test_an_option_named_like_a_column(tmp_path, tracking_uri):
+    trials = [Trial(made.configuration("foml", step=step), (0,)) for step in (1, 2)]
+    made.write_all(made.make_sweep(tmp_path / "results", "sweep", *trials), tracking_uri)
+    frame = load_curves("sweep", tracking_uri)
+    assert list(frame.columns)[-1] == "step (option)" and set(frame["step (option)"]) == {1, 2}
+    assert set(frame.step[frame.metric == "online_error"]) == set(range(60))
+
+
+def test_an_unknown_name_lists_those_there_are(sweep, tracking_uri):
+    with pytest.raises(SweepNotFound) as caught:
+        load_curves("mine", tracking_uri)
+    assert str(caught.value) == f"sweep: there is none in {tracking_uri}; run one: python -m orchestrator.sweep"
+    made.write_all(sweep, tracking_uri)
+    with pytest.raises(SweepNotFound) as caught:
+        load_curves("mine", tracking_uri)
+    assert str(caught.value) == f"sweep: {tracking_uri} has none of this name (got mine); there are: {NASTY}"
+    with pytest.raises(SweepNotFound):
+        load_curves(NASTY, tracking_uri, "no such experiment")
+    assert caught.value.exit_code == 2
+
+
+def test_reading_makes_no_database(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(TrackingError) as caught:
+        load_curves("sweep", uri)
+    assert str(caught.value) == (
+        f"tracking.uri: there is no database {tmp_path}/mlflow.db (got {uri}); "
+        "give the URI that the sweep was run with (--tracking-uri)"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_of_others_in_the_experiment_do_not_disturb(sweep, tracking_uri):
+    made.write_all(sweep, tracking_uri)
+    client = MlflowClient(tracking_uri)
+    client.create_run(client.get_experiment_by_name("experiment").experiment_id, run_name=NASTY)
+    assert as_points(load_curves(NASTY, tracking_uri)) == expected_points(sweep)
+
+
+def test_runs_that_begin_while_runs_are_listed(sweep, tracking_uri, monkeypatch):
+    """The newest stand first: each new one moves the last of a page to the next."""
+    made.write_all(sweep, tracking_uri)
+    monkeypatch.setattr(run_tree, "RUNS_PER_CALL", 2)
+    client = MlflowClient(tracking_uri)
+    experiment = client.get_experiment_by_name("experiment").experiment_id
+    there = sorted(run.info.run_id for run in client.search_runs([experiment]))
+    found = []
+    for run in run_tree.search(client, [experiment], ""):
+        found.append(run.info.run_id)
+        if len(found) % 2:
+            client.create_run(experiment)
+    assert sorted(found) == there

@@ -1,0 +1,328 @@
+"""The runs of a sweep in MLflow: which there are, what they are called, and what is in them."""
+
+import json
+import math
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+
+from orchestrator.plan.plan import Trial
+from orchestrator.tracking import writer as tracking
+from tests.orchestrator import made_sweep as made
+from tests.orchestrator.seen_sweep import Seen, assert_seed_runs_hold, writer_of
+
+NASTY = "Größe 'a' \"b\" `c` ../../d %s \\ ;--"
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """FOML and `tfs`, three seeds each."""
+    trials = [Trial(made.configuration("foml", K=5), (0, 1, 2)), Trial(made.configuration("tfs"), (0, 1, 2))]
+    return made.make_sweep(tmp_path / "results", "sweep", *trials)
+
+
+def test_runs_hang_below_the_sweeps_run_when_that_was_deleted(sweep, tracking_uri):
+    old = made.write_all(sweep, tracking_uri)
+    Seen(tracking_uri).client.delete_run(old)
+    writer = writer_of(tracking_uri, sweep)
+    for trial in sweep.plan.trials:
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    parent = writer.close("FINISHED")
+    seen = Seen(tracking_uri)
+    assert parent != old and seen.one("sweep").info.run_id == parent
+    assert [run.data.tags["mlflow.parentRunId"] for run in seen.of("configuration")] == [parent] * 2
+
+
+def test_run_tree_names_tags_and_parameters(sweep, tracking_uri):
+    parent_id = made.write_all(sweep, tracking_uri)
+    seen = Seen(tracking_uri)
+    parent = seen.one("sweep")
+    assert parent.info.run_id == parent_id
+    assert parent.info.run_name == "sweep" and parent.info.start_time == made.START_MS
+    assert parent.data.tags["foml.git_commit"] == "abc"
+    assert "mlflow.parentRunId" not in parent.data.tags
+    assert json.loads(Path(seen.client.download_artifacts(parent_id, "sweep.json")).read_text()) == sweep.plan.resolved
+    assert len(seen.of("configuration")) == 2 and len(seen.of("seed")) == 6
+    for trial in sweep.plan.trials:
+        of = trial.configuration
+        run = seen.one("configuration", of.hash)
+        assert run.info.run_name == of.label
+        assert run.data.tags["mlflow.parentRunId"] == parent_id
+        assert run.data.tags["foml.sweep"] == "sweep"
+        assert run.data.tags["foml.learner"] == of.learner
+        assert run.data.tags["foml.needs_boundaries"] == {"foml": "false", "tfs": "true"}[of.learner]
+        assert run.data.tags["foml.seeds"] == "0-2"
+        options = {"foml": {"K": "5"}, "tfs": {}}[of.learner]
+        assert run.data.params == options | {
+            "alpha1": "0.001", "learner": of.learner, "network": "rainbow", "batch_size": "10",
+            "stream": "rainbow_digits", "stream.options.tasks": "6", "stream.schedule.name": "sequential",
+            "stream.store": "0" * 64,
+        }  # fmt: skip
+        for seed in trial.seeds:
+            seed_run = seen.one("seed", of.hash, seed)
+            assert seed_run.info.run_name == f"seed {seed}"
+            assert seed_run.data.tags["mlflow.parentRunId"] == run.info.run_id
+            assert seed_run.data.params == run.data.params | {"seed": str(seed)}
+            assert seed_run.info.start_time == made.START_MS + 500
+            assert seed_run.info.end_time == made.START_MS + 3_000
+    assert len({run.data.tags["foml.run_key"] for run in seen.runs}) == 9
+
+
+def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
+    made.write_all(sweep, tracking_uri)
+    seen = Seen(tracking_uri)
+    assert seen.location.startswith((tmp_path / "store" / "mlartifacts").as_uri())
+    trial = sweep.plan.trials[0]
+    run = seen.one("configuration", trial.configuration.hash)
+    learner = seen.client.download_artifacts(run.info.run_id, "checkpoint/learner.pt")
+    assert Path(learner).read_bytes() == b"learner of " + trial.key.encode()
+    frame = pd.read_parquet(seen.client.download_artifacts(run.info.run_id, "curves.parquet"))
+    for seed in trial.seeds:
+        points = seen.points(seen.one("seed", trial.configuration.hash, seed))
+        flat = {(name, step): value for name, steps in points.items() for step, (value, _) in steps.items()}
+        mine = frame[frame.seed == seed]
+        table = dict(zip(zip(mine.metric, mine.step, strict=True), mine.value, strict=True))
+        assert flat == {key: value for key, value in table.items() if key in flat}
+        assert {key[0] for key in table.keys() - flat.keys()} == {"distance"}, "of a diagnostic the table has all"
+        assert sum(key[0] == "distance" for key in table) == made.BATCHES - 1
+        assert "test_error" not in points, "nobody is to choose by it"
+    held_back = pd.read_parquet(seen.client.download_artifacts(run.info.run_id, "test_error.parquet"))
+    expected = sweep.whole[trial.key].evaluations["test_error"].reshape(-1, len(trial.seeds))
+    assert held_back.pivot(index="step", columns="seed", values="value").to_numpy().tolist() == expected.tolist()
+    assert set(held_back.metric) == {"test_error"}
+
+
+def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
+    trial = Trial(made.configuration("online"), (0, 1))
+    sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=40)
+    whole = sweep.whole[trial.key]
+    whole.evaluations["error"][:] = [0.1, 0.3, 0.5, 0.1, 0.2, 0.2, 0.0, 0.4]  # (task, seed): (0, 0), (0, 1), (1, 0), …
+    whole.by_batch["online_error"][:] = np.repeat([[0.2, 0.4], [0.6, 0.4]], 20, axis=1)
+    made.write_all(sweep, tracking_uri)
+    seen = Seen(tracking_uri)
+    points = seen.points(seen.one("configuration"))
+    t = 12.706204736  # Student's t at 97.5 % with one degree of freedom; two seeds a, b: half = t · |a − b| / 2
+    end = made.START_MS + 2_000
+
+    def values(name):
+        return {step: value for step, (value, _) in points[name].items()}
+
+    assert values("validation_error") == pytest.approx({0: 0.2, 1: 0.3, 2: 0.2, 3: 0.2})
+    assert values("validation_error_low") == pytest.approx(
+        {0: 0.2 - 0.1 * t, 1: 0.3 - 0.2 * t, 2: 0.2, 3: 0.2 - 0.2 * t}
+    )
+    assert values("validation_error_high") == pytest.approx(
+        {0: 0.2 + 0.1 * t, 1: 0.3 + 0.2 * t, 2: 0.2, 3: 0.2 + 0.2 * t}
+    )
+    # Seed 0: 0.1, 0.3, 0.8/3, 0.2. Seed 1: 0.3, 0.2, 0.2, 0.25.
+    assert values("cumulative_error") == pytest.approx({0: 0.2, 1: 0.25, 2: 0.7 / 3, 3: 0.225})
+    half = {0: 0.1, 1: 0.05, 2: 0.1 / 3, 3: 0.025}
+    means = values("cumulative_error")
+    assert values("cumulative_error_high") == pytest.approx({step: means[step] + half[step] * t for step in half})
+    assert values("online_error") == pytest.approx({19: 0.4, 39: 0.4})
+    assert values("online_error_high") == pytest.approx({19: 0.4 + 0.2 * t, 39: 0.4})
+    assert points["objective"] == {0: (pytest.approx(0.225), end)}
+    assert points["objective_low"] == {0: (pytest.approx(0.225 - 0.025 * t), end)}
+    assert points["seconds"] == {0: (1.0, end)}
+    assert points["adaptation"] == {10 * k: (pytest.approx(0.4), end) for k in range(10)}
+    assert points["gradient_evaluations_per_datapoint"] == {0: (3.0, end)}
+    assert {step: time for step, (_, time) in points["validation_error"].items()} == {
+        0: made.START_MS + 1_000, 1: made.START_MS + 1_000, 2: end, 3: end
+    }  # fmt: skip
+
+
+def test_one_seed_has_no_interval(tmp_path, tracking_uri):
+    trial = Trial(made.configuration("online"), (4,))
+    made.write_all(made.make_sweep(tmp_path / "results", "sweep", trial), tracking_uri)
+    run = Seen(tracking_uri).one("configuration")
+    assert set(run.data.metrics) == {
+        "validation_error", "cumulative_error", "online_error", "adaptation", "objective", "seconds",
+        "gradient_evaluations_per_datapoint",
+    }  # fmt: skip
+
+
+def test_a_diverged_seed_is_marked_and_not_averaged_away(tmp_path, tracking_uri):
+    trial = Trial(made.configuration("foml", K=5), (0, 1, 2))
+    sweep = made.make_sweep(tmp_path / "results", "sweep", trial)
+    whole = sweep.whole[trial.key]
+    whole.diverged[1] = 25
+    for curve in whole.by_batch.values():
+        curve[1, 25:] = math.nan
+    gone = (whole.evaluations["seed"] == 1) & (whole.evaluations["batch"] >= 25)
+    whole.evaluations["error"][gone] = math.nan
+    whole.by_batch["distance"][2, 7] = math.inf  # a learner that did not notice
+    made.write_all(sweep, tracking_uri)
+    with closing(sqlite3.connect(tracking_uri.removeprefix("sqlite:///"))) as database:
+        assert database.execute("SELECT count(*) FROM metrics WHERE is_nan OR abs(value) > 1e300").fetchone() == (0,)
+    seen = Seen(tracking_uri)
+    runs = [seen.one("seed", seed=seed) for seed in trial.seeds]
+    assert [run.data.tags.get("foml.diverged_at") for run in runs] == [None, "25", "7"]
+    assert list(seen.points(runs[1])["online_error"]) == list(range(25))
+    assert list(seen.points(runs[1])["validation_error"]) == [0, 1]
+    assert list(seen.points(runs[1])["cumulative_error"]) == [0, 1]
+    assert 7 not in seen.points(runs[2])["distance"]
+    configuration = seen.one("configuration")
+    assert list(seen.points(configuration)["validation_error"]) == [0, 1]
+    assert list(seen.points(configuration)["online_error"]) == [19]
+    assert "objective" not in configuration.data.metrics, "nobody sorts it to the top"
+    assert configuration.data.tags["foml.diverged"] == "1 at batch 25, 2 at batch 7"
+
+
+def test_nothing_stays_running(tmp_path, tracking_uri):
+    learners = ("foml", "tfs", "online", "toe", "replay", "lwf")
+    trials = [Trial(made.configuration(learner), (0, 1)) for learner in learners]
+    sweep = made.make_sweep(tmp_path / "results", "sweep", *trials)
+    finished, failed, stopped, early, unstarted, forgotten = trials
+    writer = writer_of(tracking_uri, sweep)
+    for trial in (finished, failed, stopped, forgotten):
+        writer.results(trial.key, sweep.part(trial, 0, 20))
+    sweep.write_chunk(finished)
+    sweep.write_chunk(stopped, 20)
+    writer.finished(finished.key)
+    writer.failed(failed.key, "out of memory")
+    writer.failed(early.key, "could not begin")
+    writer.interrupted(stopped.key)
+    writer.interrupted(unstarted.key)
+    writer.drain()
+    writer.close("KILLED")
+    seen = Seen(tracking_uri)
+    statuses = {
+        trial.configuration.learner: [
+            run.info.status for run in seen.runs if run.data.tags.get("foml.configuration") == trial.configuration.hash
+        ]
+        for trial in trials
+    }
+    assert statuses == {
+        "foml": ["FINISHED"] * 3, "tfs": ["FAILED"] * 3, "online": ["KILLED"] * 3, "toe": ["FAILED"] * 3,
+        "replay": [], "lwf": ["KILLED"] * 3,
+    }  # fmt: skip
+    assert seen.one("sweep").info.status == "KILLED"
+    assert seen.one("seed", failed.configuration.hash, 1).data.tags["foml.error"] == "out of memory"
+
+
+def test_an_interrupted_trial_goes_on_in_the_same_runs(sweep, tracking_uri):
+    trial = sweep.plan.trials[0]
+    writer = writer_of(tracking_uri, sweep)
+    writer.results(trial.key, sweep.part(trial, 0, 20))
+    sweep.write_chunk(trial, 40)  # the second slice never arrived
+    writer.interrupted(trial.key)
+    writer.close("KILLED")
+    before = {run.info.run_id for run in Seen(tracking_uri).runs}
+    assert max(Seen(tracking_uri).points(Seen(tracking_uri).one("seed", seed=0))["online_error"]) == 39
+    writer = writer_of(tracking_uri, sweep)
+    writer.results(trial.key, sweep.part(trial, 40, 60))
+    assert writer.drain() == []
+    assert Seen(tracking_uri).statuses() == {"RUNNING": 5}
+    sweep.write_chunk(trial)
+    writer.finished(trial.key)
+    writer.drain()
+    writer.close("FINISHED")
+    assert {run.info.run_id for run in Seen(tracking_uri).runs} == before
+    assert Seen(tracking_uri).statuses() == {"FINISHED": 5}
+    assert_seed_runs_hold(tracking_uri, sweep, trial)
+
+
+def test_what_is_complete_is_left_alone(sweep, tracking_uri):
+    made.write_all(sweep, tracking_uri)
+    before = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in Seen(tracking_uri).runs}
+    writer = writer_of(tracking_uri, sweep)
+    for trial in [*sweep.plan.trials, *sweep.plan.trials]:
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    assert [run.info.status for run in Seen(tracking_uri).of("seed")] == ["FINISHED"] * 6
+    parent = writer.close("FINISHED")
+    after = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in Seen(tracking_uri).runs}
+    assert before.pop(parent)[0] <= after.pop(parent)[0]
+    assert after == before
+
+
+def test_a_grown_configuration_is_over_all_its_seeds(tmp_path, tracking_uri):
+    of = made.configuration("foml", K=5)
+    first, second = Trial(of, (0, 1, 2)), Trial(of, (3, 4))
+    made.write_all(made.make_sweep(tmp_path / "results", "sweep", first), tracking_uri)
+    seeds_before = {run.info.run_id for run in Seen(tracking_uri).of("seed")}
+    grown = made.make_sweep(tmp_path / "results", "sweep", first, second)
+    made.write_all(grown, tracking_uri)
+    seen = Seen(tracking_uri)
+    assert seen.statuses() == {"FINISHED": 1 + 1 + 5}
+    run = seen.one("configuration")
+    assert run.data.tags["foml.seeds"] == "0-4"
+    assert seeds_before < {run.info.run_id for run in seen.of("seed")}
+    assert {seed.data.tags["mlflow.parentRunId"] for seed in seen.of("seed")} == {run.info.run_id}
+    errors = [grown.whole[trial.key].evaluations["error"].reshape(6, -1) for trial in (first, second)]
+    expected = np.concatenate(errors, axis=1).mean(axis=1)
+    points = seen.points(run)
+    assert [points["validation_error"][task][0] for task in range(6)] == pytest.approx(expected)
+    assert points["seconds"][0][0] == 2 * 1.5
+    for trial in (first, second):
+        assert_seed_runs_hold(tracking_uri, grown, trial)
+    other = seen.client.download_artifacts(run.info.run_id, f"checkpoint/{second.key}/learner.pt")
+    assert Path(other).read_bytes() == b"learner of " + second.key.encode()
+
+
+def test_the_same_seeds_in_another_stack_are_another_computation(tmp_path, tracking_uri):
+    of = made.configuration("foml", K=5)
+    made.write_all(made.make_sweep(tmp_path / "results", "sweep", Trial(of, (0, 1, 2))), tracking_uri)
+    fewer = Trial(of, (0, 1))
+    sweep = made.make_sweep(tmp_path / "results", "sweep", fewer)
+    made.write_all(sweep, tracking_uri)
+    assert len(Seen(tracking_uri).runs) == 4
+    assert_seed_runs_hold(tracking_uri, sweep, fewer)
+
+
+def test_names_may_be_anything(tmp_path, tracking_uri):
+    sweep = made.make_sweep(tmp_path / "results", NASTY, Trial(made.configuration("foml", K=5), (0, 1)))
+    for _ in range(2):  # found again the second time
+        parent_id = made.write_all(sweep, tracking_uri, NASTY)
+    seen = Seen(tracking_uri, NASTY)
+    assert len(seen.runs) == 4
+    assert seen.one("sweep").info.run_name == NASTY and seen.one("sweep").info.run_id == parent_id
+    location = Path(seen.location.removeprefix("file://"))
+    assert location.parent == tmp_path / "store" / "mlartifacts" and ".." not in location.name
+    run = seen.one("configuration")
+    assert (location / run.info.run_id / "artifacts" / "checkpoint" / "learner.pt").is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "store"]
+    assert_seed_runs_hold(tracking_uri, sweep, sweep.plan.trials[0], NASTY)
+
+
+def test_forget_leaves_other_sweeps_alone(tmp_path, tracking_uri):
+    trial = Trial(made.configuration("foml"), (0,))
+    for name in ("one", "one/two", NASTY):
+        made.write_all(made.make_sweep(tmp_path / "results", name, trial), tracking_uri)
+    tracking.forget(tracking_uri, "experiment", "one")
+    tracking.forget(tracking_uri, "experiment", NASTY)
+    tracking.forget(tracking_uri, "experiment", "never run")
+    assert [run.info.run_name for run in Seen(tracking_uri).of("sweep")] == ["one/two"]
+    assert len(Seen(tracking_uri).runs) == 3
+
+
+def test_points_go_in_by_the_thousand(tmp_path, tracking_uri, monkeypatch):
+    """MLflow refuses more than 1,000 metrics a call, and takes 3.6 ms for each that comes alone."""
+    sizes, log_batch = [], MlflowClient.log_batch
+
+    def counted(self, run_id, metrics=(), *others, **named):
+        sizes.append(len(metrics))
+        return log_batch(self, run_id, metrics, *others, **named)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    trial = Trial(made.configuration("foml"), (0,))
+    sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=4_000)
+    writer = writer_of(tracking_uri, sweep)
+    writer.results(trial.key, sweep.part(trial, 0, 20))
+    assert writer.drain() == []
+    sizes.clear()
+    writer.results(trial.key, sweep.part(trial, 20, 4_000))
+    assert writer.drain() == []
+    run = Seen(tracking_uri).one("seed")
+    points = sum(map(len, Seen(tracking_uri).points(run).values()))
+    diagnostics = {1, *range(made.DIAGNOSTICS_EVERY, 4_000, made.DIAGNOSTICS_EVERY)}
+    assert points == 2 * 4_000 + len(diagnostics) + 2 * 400
+    new = points - 2 * 20 - sum(step < 20 for step in diagnostics) - 2 * 2
+    assert sizes == [1_000] * (new // 1_000) + [new % 1_000]
+    writer.close("FINISHED")
