@@ -1,88 +1,93 @@
-"""What goes wrong in `orchestrator`: one base exception, one line per fault, every fault at once."""
+"""Errors that a user can cause, one line per fault, and the exit codes of the commands."""
 
 import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 
+from streams.errors import UserError
+from streams.errors import fault as fault_at
 
-class OrchestratorError(Exception):
-    """Base of every error that a user can cause.
 
-    Args:
-        faults: one complete line each; `str(error)` is these lines.
+class ExitCode(IntEnum):
+    """Exit codes of `python -m orchestrator.sweep`; the other commands use the first three.
+
+    Attributes:
+        SUCCESS: everything ran.
+        SOME_FAILED: some configurations failed; each is named.
+        BAD_INPUT: the input is wrong, and nothing was started.
+        NOTHING_USABLE: no configuration finished with every seed.
+        OVER_BUDGET: the budget was reached before all trials had ended.
+        INTERRUPTED: a signal, a full disk or the loss of Ray stopped the sweep; the same command resumes it.
     """
 
-    exit_code = 2
+    SUCCESS = 0
+    SOME_FAILED = 1
+    BAD_INPUT = 2
+    NOTHING_USABLE = 3
+    OVER_BUDGET = 4
+    INTERRUPTED = 130
 
-    def __init__(self, *faults: str) -> None:
-        super().__init__(*faults)
-        self.faults: tuple[str, ...] = faults
 
-    def __str__(self) -> str:
-        return "\n".join(self.faults)
+class OrchestratorError(UserError):
+    """Base of every error that a user of `orchestrator` can cause."""
 
 
 class ConfigError(OrchestratorError):
-    """A sweep's configuration that is not one: file, dotted key, rule, value and remedy in each line."""
+    """A sweep's configuration is invalid: each line has file, dotted key, rule, value and remedy."""
 
 
 def fault(file: str, key: str, rule: str, got: object = ..., remedy: str = "") -> str:
-    """One line about one wrong value.
+    """One line about one wrong value of a file.
 
     >>> fault("mine.yaml", "learners[0].bta1", "unknown key", 0.01, "did you mean beta1?")
     'mine.yaml: learners[0].bta1: unknown key (got 0.01); did you mean beta1?'
     """
-    line = f"{file}: {key}: {rule}" if key else f"{file}: {rule}"
-    if got is not ...:
-        line += f" (got {got})"
-    if remedy:
-        line += f"; {remedy}"
-    return " ".join(line.split())
+    return fault_at(f"{file}: {key}" if key else file, rule, got, remedy)
 
 
-_WORDS = ("No space left on device", "disk is full", "Disk quota exceeded")
+_MESSAGES = ("No space left on device", "disk is full", "Disk quota exceeded")
 
 
 class DiskFullError(OrchestratorError):
-    """There is no room for a file. What was written before is whole, and the sweep can go on once there is.
+    """The disk is full. Files written before are complete, and the sweep can be resumed once there is room.
 
-    ``resume``: the command for that, None if the sweep was not begun, or where it is not known.
+    Attributes:
+        resume: the command that resumes the sweep; None if the sweep was not started or the command is not known.
     """
 
-    exit_code = 130
+    exit_code = ExitCode.INTERRUPTED
     resume: str | None = None
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether a full disk, or a used-up quota, is behind an exception.
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk, or a used-up quota, caused an exception.
 
-    PyTorch, SQLite, Arrow and Ray raise others in its place, which carry it along, or its words.
+    PyTorch, SQLite, Arrow and Ray raise exceptions of their own, which chain the cause or quote its message.
     """
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
-        if isinstance(error, DiskFullError) or any(words in str(error) for words in _WORDS):
+        if isinstance(error, DiskFullError) or any(message in str(error) for message in _MESSAGES):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
-def full_line(path: Path) -> str:
-    """Where there is no room, how much there is, and what to do."""
-    there = path
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    return f"{path}: the disk is full ({shutil.disk_usage(there).free:,} bytes free); make room there"
+def disk_full_line(path: Path) -> str:
+    """One line: the path, the free bytes of its disk, and the remedy."""
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path())
+    return f"{path}: the disk is full ({shutil.disk_usage(existing).free:,} bytes free); make room there"
 
 
 @contextmanager
-def told_when_full(path: Path) -> Iterator[None]:
-    """Whatever a full disk comes to in this block is a `DiskFullError` of one line that names `path`."""
+def disk_full_as_error(path: Path) -> Iterator[None]:
+    """Raise `DiskFullError` with one line that names `path` for any exception in the block that a full disk caused."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, DiskFullError) or not is_full(error):
+        if isinstance(error, DiskFullError) or not is_disk_full(error):
             raise
-        raise DiskFullError(full_line(path)) from None
+        raise DiskFullError(disk_full_line(path)) from None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.errors import OrchestratorError, fault
+from orchestrator.errors import ExitCode, OrchestratorError, fault
 from orchestrator.storage import retention
 from orchestrator.tracking.database import DEFAULT_URI, first_line, open_existing
 from orchestrator.tracking.reader import find
@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         faults += predictor.unfitting(pictures, len(arguments.images))
     if faults or predictor is None:
         print("\n".join(faults), file=sys.stderr)
-        return OrchestratorError.exit_code
+        return ExitCode.BAD_INPUT
     for line in _lines(predictor, arguments.images):
         print(line)
     return 0

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.errors import OrchestratorError, fault
+from orchestrator.errors import ExitCode, OrchestratorError, fault
 from orchestrator.protocol import metrics
 from orchestrator.report.derived_curves import with_regret
 from orchestrator.tracking import reader, tables
@@ -23,7 +23,7 @@ from orchestrator.tracking.points import REGRET, Point
 from orchestrator.tracking.reader import SweepRuns
 from orchestrator.tracking.runs import write
 from orchestrator.tracking.tables import HINDSIGHT_FILE
-from streams.errors import StreamsError
+from streams.errors import UserError
 
 _EPOCHS = "foml.hindsight_epochs"
 
@@ -35,7 +35,7 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
         The points: configuration, label, learner, seed, metric, step (task), value.
 
     Raises:
-        OrchestratorError, StreamsError: no such sweep, no complete configuration, a stream without sharp boundaries.
+        UserError: no such sweep, no complete configuration, a stream without sharp boundaries.
     """
     from learners.networks import build
     from orchestrator.config import load
@@ -96,12 +96,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.epochs is not None and arguments.epochs < 1:
         print(fault("--epochs", "", "must be at least 1", arguments.epochs), file=sys.stderr)
-        return OrchestratorError.exit_code
+        return ExitCode.BAD_INPUT
     try:
         found = add_regret(arguments.name, arguments.storage, arguments.epochs)
-    except (OrchestratorError, StreamsError) as error:
+    except UserError as error:
         print(error, file=sys.stderr)
-        return getattr(error, "exit_code", OrchestratorError.exit_code)
+        return error.exit_code
     last = found[found.step == found.groupby("configuration").step.transform("max")]
     for label, values in last.groupby("label").value:
         print(f"{label}: {metrics.interval(values.to_numpy())}")

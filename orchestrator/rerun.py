@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import OrchestratorError, fault
+from orchestrator.errors import ExitCode, OrchestratorError, fault
 from orchestrator.plan import plan
 from orchestrator.plan.plan import Configuration
 from orchestrator.protocol.curves import Curves
@@ -25,7 +25,7 @@ from orchestrator.tracking.reader import find
 from orchestrator.tracking.runs import CONFIGURATION_FILE, PARENT, search
 from streams import recipes
 from streams.build import cached
-from streams.errors import StreamsError
+from streams.errors import UserError
 from streams.progress import ProgressLine
 from streams.schedule import HeldBack, Schedule, schedules
 from streams.store.task_store import TaskStore
@@ -76,7 +76,7 @@ def rerun(
         tell: is given a line for whatever is not as it was then: code, packages, device.
 
     Raises:
-        OrchestratorError, StreamsError: one line: there is no such run, it cannot be run again, or its store is lost.
+        UserError: one line: there is no such run, it cannot be run again, or its store is lost.
     """
     recorded = _recorded(run, tracking_uri)
     store = _store(recorded, run)
@@ -254,9 +254,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         found = rerun(arguments.run, arguments.tracking_uri, print)
-    except (OrchestratorError, StreamsError) as error:
+    except UserError as error:
         print(error, file=sys.stderr)
-        return OrchestratorError.exit_code
+        return ExitCode.BAD_INPUT
     for one in found:
         print(f"seed {one.seed}: {one.points} points, {'different' if one.lines else 'the same, bit for bit'}")
         for line in one.lines:

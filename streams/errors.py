@@ -1,12 +1,14 @@
 """What goes wrong in `streams`: one base exception, one line per fault, every fault at once."""
 
 
-class StreamsError(Exception):
-    """Base of every error that a user of `streams` can cause.
+class UserError(Exception):
+    """Base of every error that a user can cause, in `streams` and in `orchestrator`.
 
     Args:
         faults: one complete line each (see `fault`); `str(error)` is these lines.
     """
+
+    exit_code = 2
 
     def __init__(self, *faults: str) -> None:
         super().__init__(*faults)
@@ -14,6 +16,10 @@ class StreamsError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(self.faults)
+
+
+class StreamsError(UserError):
+    """Base of every error that a user of `streams` can cause."""
 
 
 class StoreError(StreamsError):
@@ -28,17 +34,14 @@ class OptionError(StreamsError):
     """An option of a recipe or schedule that is unknown or has a value out of its range."""
 
 
-_NOTHING = object()
-
-
-def fault(where: object, rule: str, got: object = _NOTHING, remedy: str = "") -> str:
+def fault(where: object, rule: str, got: object = ..., remedy: str = "") -> str:
     """One line: where it is, the rule, the value that breaks it, the remedy.
 
     >>> fault("store/manifest.json: format_version", "must be at most 1", 2, "update this package")
     'store/manifest.json: format_version: must be at most 1 (got 2); update this package'
     """
     line = f"{where}: {rule}"
-    if got is not _NOTHING:
+    if got is not ...:
         line += f" (got {got})"
     if remedy:
         line += f"; {remedy}"

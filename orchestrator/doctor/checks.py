@@ -12,10 +12,9 @@ from pathlib import Path
 
 from orchestrator.config.schema import Sweep
 from orchestrator.doctor.nodes import Finding, check_nodes, gpus_agree, ill, torch_gpus, well
-from orchestrator.errors import OrchestratorError
 from orchestrator.execution.ray_session import local_gpus, prepare_environment
 from orchestrator.storage.remote_folder import marked
-from streams.errors import StreamsError
+from streams.errors import UserError
 from streams.store.address import is_address, shown
 from streams.store.cache import cache_folder
 
@@ -37,7 +36,7 @@ def examine(sweep: Sweep, local: bool) -> Iterator[Finding]:
     for look in looks:
         try:
             yield from look()
-        except (OrchestratorError, StreamsError) as error:
+        except UserError as error:
             yield from map(ill, error.faults)
 
 

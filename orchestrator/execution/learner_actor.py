@@ -13,7 +13,7 @@ import numpy as np
 import ray
 from ray import tune
 
-from orchestrator.errors import OrchestratorError, told_when_full
+from orchestrator.errors import OrchestratorError, disk_full_as_error
 from orchestrator.execution.stream_actor import own_stream_actor
 from orchestrator.protocol import curves as orchestrator_curves
 from orchestrator.protocol import metrics, online
@@ -116,7 +116,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         # Results at an address are worked on in a copy, and every file of it is put there.
         self._copy = None if config["address"] is None else TrialCopy(config["address"])
         self._folder = Path(config["folder"]) if self._copy is None else self._copy.folder
-        with told_when_full(self._folder):
+        with disk_full_as_error(self._folder):
             self._attempt = trial_files.claim(self._folder)
             if self._copy is not None:
                 self._copy.claim(self._attempt)
@@ -223,7 +223,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         if advances:
             count = self._until_kept()
             slice_ = run.advance(count if leg is None else min(count, leg.next_stop(run.batches)))
-        with told_when_full(self._folder):
+        with disk_full_as_error(self._folder):
             if run.finished or run.batches in self._kept:
                 path = self._folder / (trial_files.LEARNER_FILE if run.finished else retention.file_name(run.batches))
                 if advances or not checkpoint.is_whole(path):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.errors import OrchestratorError, fault
+from orchestrator.errors import ExitCode, OrchestratorError, fault
 from orchestrator.report import figures
 from orchestrator.report.write import THRESHOLDS, write_report
 from orchestrator.tracking import reader
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         faults.append(fault("--dpi", "", "must be from 30 to 1200", arguments.dpi))
     if faults:
         print("\n".join(faults), file=sys.stderr)
-        return OrchestratorError.exit_code
+        return ExitCode.BAD_INPUT
     try:
         name = arguments.name or reader.find_sweep(None, uri, experiment).name
         out = arguments.out or _folder(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from orchestrator.errors import DiskFullError, OrchestratorError, fault, full_line, is_full
+from orchestrator.errors import DiskFullError, OrchestratorError, disk_full_line, fault, is_disk_full
 from orchestrator.report import charts, comparison, figures, lineage, tables
 from orchestrator.report.comparison import Row
 from orchestrator.report.derived_curves import with_adaptation, with_regret
@@ -87,8 +87,8 @@ def write_report(
             # Whoever looks at a report while it is made anew sees the old files or the new, and none cut short.
             paths = [path.replace(out / path.name) for path in sorted(Path(new).iterdir())]
     except OSError as error:
-        if is_full(error):
-            raise DiskFullError(full_line(out)) from error
+        if is_disk_full(error):
+            raise DiskFullError(disk_full_line(out)) from error
         raise OrchestratorError(fault(str(out), "", f"must be a folder that can be written ({error})")) from error
     problems = []
     try:

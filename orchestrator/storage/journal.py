@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import ConfigError, DiskFullError, fault, full_line, is_full
+from orchestrator.errors import ConfigError, DiskFullError, disk_full_line, fault, is_disk_full
 from orchestrator.plan import identity
 from orchestrator.plan.plan import Plan, Trial, short_hash
 from orchestrator.storage.lease import claimed
@@ -242,8 +242,8 @@ def _writing(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_full(error):
-            raise DiskFullError(full_line(root)) from error
+        if is_disk_full(error):
+            raise DiskFullError(disk_full_line(root)) from error
         rule = f"must be a folder that can be written ({error.strerror})"
         raise ConfigError(fault(str(root), "", rule)) from error
 

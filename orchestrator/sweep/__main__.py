@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.config.schema import Sweep
-from orchestrator.errors import OrchestratorError, full_line, is_full
+from orchestrator.errors import ExitCode, disk_full_line, is_disk_full
 from orchestrator.sweep import arguments as words
 from orchestrator.sweep.api import _asked_for, forecast
 from orchestrator.sweep.arguments import Telling
-from orchestrator.sweep.result import BAD_INPUT, INTERRUPTED, SweepResult
+from orchestrator.sweep.result import SweepResult
 from orchestrator.sweep.run import execute
-from streams.errors import StreamsError
+from streams.errors import UserError
 
 if TYPE_CHECKING:
     from orchestrator.cluster.jobs import RemoteResult
@@ -50,20 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
                 result: SweepResult | Forecast = forecast(sweep, Telling(arguments.quiet), arguments.rerun)
             else:
                 result = execute(sweep, arguments.local, arguments.rerun, Telling(arguments.quiet, show))
-    except (OrchestratorError, StreamsError) as error:
+    except UserError as error:
         print(error, file=sys.stderr)
-        return refused(getattr(error, "exit_code", BAD_INPUT), str(error).splitlines(), error, sweep)
+        return refused(error.exit_code, str(error).splitlines(), error, sweep)
     except OSError as error:
-        if not is_full(error):
+        if not is_disk_full(error):
             raise
-        line = full_line(Path(error.filename or "."))
+        line = disk_full_line(Path(error.filename or "."))
         print(line, file=sys.stderr)
-        return refused(INTERRUPTED, [line], error, sweep)
+        return refused(ExitCode.INTERRUPTED, [line], error, sweep)
     except KeyboardInterrupt as error:
         resume = getattr(error, "resume", None)
         goes_on = "the same command goes on from here" if resume is None else f"go on with: {resume}"
         print(f"interrupted: {goes_on}", file=sys.stderr)
-        return refused(INTERRUPTED, ["interrupted"], error, sweep)
+        return refused(ExitCode.INTERRUPTED, ["interrupted"], error, sweep)
     show(result)
     return result.exit_code
 

@@ -45,7 +45,7 @@ def run_sweep(
             exit code 130 (what waits for an answer of Ray does not come back); its text is printed if None.
 
     Raises:
-        OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started. So do arguments that
+        UserError: bad input, one line for each fault; nothing was started. So do arguments that
             do not go together: `overrides` beside nested mappings, `sweep` beside `resume`.
         KeyboardInterrupt: a signal came before there was anything to report on, or while the report was written.
     """
@@ -88,7 +88,7 @@ def forecast(sweep: Sweep, telling: Telling | None = None, rerun: bool = False) 
     """What `--plan` tells: every trial with its hash, what is done of it (with `rerun` nothing), and its cost.
 
     Raises:
-        OrchestratorError, StreamsError: what a run would be refused for, but for what only MLflow or Ray can tell.
+        UserError: what a run would be refused for, but for what only MLflow or Ray can tell.
     """
     from orchestrator.sweep import forecast
 

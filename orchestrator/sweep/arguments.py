@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.console.progress import Progress
+from orchestrator.errors import ExitCode
 from streams.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.sweep.result import BAD_INPUT
-
 
 class _Parser(argparse.ArgumentParser):
     """Refuses in a document too, where `as_json`."""
@@ -33,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
         if self.as_json:
             from orchestrator.report.json_document import document  # pandas comes with it
 
-            print(document(None, BAD_INPUT, problems=[message]), flush=True)
+            print(document(None, ExitCode.BAD_INPUT, problems=[message]), flush=True)
         super().error(message)
 
 

@@ -14,13 +14,13 @@ import torch
 
 from learners import checkpoint
 from orchestrator.config.schema import Sweep
-from orchestrator.errors import OrchestratorError, is_full
+from orchestrator.errors import is_disk_full
 from orchestrator.plan.plan import Configuration, Trial, canonical
 from orchestrator.protocol import online
 from orchestrator.protocol.source import Shape, StoreSource
 from orchestrator.storage import retention, trial_files
 from orchestrator.sweep.gradient_count import Counted, count, one_pass, pretraining_steps, warm_up
-from streams.errors import StreamsError
+from streams.errors import UserError
 from streams.store.task_store import TaskStore
 
 MEASURED_SECONDS = 1.0
@@ -67,10 +67,10 @@ def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, C
                         sweep.schedule,
                     )
                 measured[kind] = _measure(trial, sweep, store, counted[options])
-            except (OrchestratorError, StreamsError):
+            except UserError:
                 raise
             except Exception as error:
-                if is_full(error):
+                if is_disk_full(error):
                     raise
                 costs[trial.key] = _unknown(trial, sweep, store, error)
                 continue

@@ -19,7 +19,7 @@ import numpy as np
 from orchestrator.config.schedulers import RunAll
 from orchestrator.config.schema import Sweep
 from orchestrator.console.progress import ANY, Work, seconds_left
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, ExitCode
 from orchestrator.execution.ray_session import Cluster, check_resources, local_gpus
 from orchestrator.plan.plan import Plan, Study, Trial
 from orchestrator.report.json_document import FORMAT
@@ -28,7 +28,6 @@ from orchestrator.search.population.rounds import failed_before
 from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.cost import Cost, estimate
-from orchestrator.sweep.result import ALL_WELL, SOME_FAILED
 from orchestrator.system.hardware import size
 from streams.store.task_store import TaskStore
 
@@ -131,7 +130,7 @@ class Forecast:
 
     @property
     def exit_code(self) -> int:
-        return SOME_FAILED if self.problems else ALL_WELL
+        return ExitCode.SOME_FAILED if self.problems else ExitCode.SUCCESS
 
     @property
     def disk(self) -> int:

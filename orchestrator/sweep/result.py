@@ -14,7 +14,7 @@ import pandas as pd
 
 from orchestrator.config.schema import Sweep
 from orchestrator.config.strict_yaml import parsed
-from orchestrator.errors import DiskFullError, OrchestratorError, full_line, is_full
+from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk_full_line, is_disk_full
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage.journal import Journal
@@ -22,9 +22,6 @@ from orchestrator.system.signals import Halt
 
 if TYPE_CHECKING:
     from orchestrator.report.write import Report
-
-ALL_WELL, SOME_FAILED, BAD_INPUT, NOTHING_USABLE, OVER_BUDGET, INTERRUPTED = 0, 1, 2, 3, 4, 130
-"""Exit codes; `orchestrator.sweep` says when each is."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -48,9 +45,9 @@ def begun(sweep: Sweep, root: Path) -> Iterator[None]:
     except KeyboardInterrupt as error:
         raise Interrupted(resume_command(sweep)) from error
     except Exception as error:
-        if not is_full(error):
+        if not is_disk_full(error):
             raise
-        full = DiskFullError(str(error) if isinstance(error, DiskFullError) else full_line(root))
+        full = DiskFullError(str(error) if isinstance(error, DiskFullError) else disk_full_line(root))
         full.resume = resume_command(sweep)
         raise full from error
 
@@ -101,13 +98,13 @@ def report_on(
     lacking = [line for line in lacking if not line.endswith(writer.HEALED)]
     problems = [*failed, *lacking, *written.problems]
     if halt.interrupted:
-        code = INTERRUPTED
+        code = ExitCode.INTERRUPTED
     elif written.best is None and not lacking and not outcome.over_budget:
-        code = NOTHING_USABLE
+        code = ExitCode.NOTHING_USABLE
     elif outcome.failed or problems:
-        code = SOME_FAILED
+        code = ExitCode.SOME_FAILED
     else:
-        code = OVER_BUDGET if outcome.over_budget else ALL_WELL
+        code = ExitCode.OVER_BUDGET if outcome.over_budget else ExitCode.SUCCESS
     lines = [written.table, ""]
     if written.best is not None:
         lines.append(f"best: {written.best}")
@@ -149,7 +146,7 @@ def _unreported(sweep: Sweep, root: Path, problems: list[str], halt: Halt, outco
         f"everything is in {root}; once that is mended, this sends MLflow what it lacks and writes the report: "
         f"{resume_command(sweep)}"
     )
-    code = INTERRUPTED if halt.interrupted else SOME_FAILED
+    code = ExitCode.INTERRUPTED if halt.interrupted else ExitCode.SOME_FAILED
     empty = pd.DataFrame()
     document = _document(sweep, outcome, root, code, told, resume_command(sweep), None)
     return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code, document)

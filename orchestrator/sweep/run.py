@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.config.schedulers import RunAll
 from orchestrator.config.schema import Sweep
 from orchestrator.console.progress import Progress
-from orchestrator.errors import DiskFullError, OrchestratorError, full_line, is_full
+from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk_full_line, is_disk_full
 from orchestrator.execution.outcome import Outcome
 from orchestrator.execution.ray_health import output_to
 from orchestrator.execution.ray_session import check_resources, local_gpus, prepare_environment, ray_running
@@ -27,7 +27,7 @@ from orchestrator.search.trial_queue import Search
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
 from orchestrator.sweep.arguments import Telling
-from orchestrator.sweep.result import INTERRUPTED, SweepResult, begun, report_on, resume_command
+from orchestrator.sweep.result import SweepResult, begun, report_on, resume_command
 from orchestrator.system.processes import end_descendants
 from orchestrator.system.signals import Halt
 from orchestrator.tracking import provenance, runs
@@ -98,9 +98,9 @@ def _track(
         except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
             outcome.finished |= journal.finished()
         except Exception as error:
-            if not is_full(error):
+            if not is_disk_full(error):
                 raise
-            halt.ask(str(error) if isinstance(error, DiskFullError) else full_line(journal.root), interrupted=True)
+            halt.ask(str(error) if isinstance(error, DiskFullError) else disk_full_line(journal.root), interrupted=True)
             outcome.finished |= journal.finished()
         return _end(sweep, journal, writer, halt, outcome)
     except BaseException as error:
@@ -140,7 +140,7 @@ def _end_without_ray(
             if stream is not None:
                 with suppress(OSError):  # a terminal that is gone
                     stream.flush()
-        os._exit(INTERRUPTED)
+        os._exit(ExitCode.INTERRUPTED)
 
 
 def _run_open_trials(

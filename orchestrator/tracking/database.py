@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.errors import OrchestratorError, fault, full_line, is_full
+from orchestrator.errors import OrchestratorError, disk_full_line, fault, is_disk_full
 
 URI_KEY = "tracking.uri"
 DEFAULT_URI = "sqlite:///mlflow.db"
@@ -259,8 +259,8 @@ def await_server(uri: str, tell: Callable[[str], None], patience_s: float = PATI
 
 
 def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
-    if is_full(error) and (path := database_path(uri)) is not None:
-        return TrackingError(fault(URI_KEY, "", full_line(path), uri))
+    if is_disk_full(error) and (path := database_path(uri)) is not None:
+        return TrackingError(fault(URI_KEY, "", disk_full_line(path), uri))
     return TrackingError(fault(URI_KEY, "", rule, uri, first_line(error)))
 
 

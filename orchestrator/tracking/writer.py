@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from orchestrator.errors import fault, full_line, is_full
+from orchestrator.errors import disk_full_line, fault, is_disk_full
 from orchestrator.plan.plan import Plan
 from orchestrator.protocol.curves import Curves
 from orchestrator.storage.mirror import Mirror
@@ -253,10 +253,10 @@ class Writer:
 
     def _fell_behind(self, key: str, error: Exception) -> None:
         line = str(error) if isinstance(error, TrackingError) else self._out_of_reach()
-        if not line and is_full(error):
+        if not line and is_disk_full(error):
             path = database_path(self._uri)
             where = Path.cwd() if path is None else path.parent
-            line = f"tracking: {full_line(where)}: then MLflow is sent what it lacks"
+            line = f"tracking: {disk_full_line(where)}: then MLflow is sent what it lacks"
         if not line:
             what = self._projection.stack(key).trial.configuration.label if key else "the sweep's run"
             line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"

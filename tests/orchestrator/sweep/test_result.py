@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 from orchestrator.config import load
+from orchestrator.errors import ExitCode
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import Trial
 from orchestrator.report import write
 from orchestrator.storage.journal import Journal
-from orchestrator.sweep.result import ALL_WELL, NOTHING_USABLE, SOME_FAILED, SweepResult, report_on
+from orchestrator.sweep.result import SweepResult, report_on
 from orchestrator.system.signals import Halt
 from orchestrator.tracking.writer import Writer
 from tests.orchestrator import made_sweep as made
@@ -50,9 +51,9 @@ def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
 
 def test_what_was_taken_out_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):
     first = ended(tmp_path / "sweep", tracking_uri, GOOD, OTHER)
-    assert (first.exit_code, first.best) == (ALL_WELL, "online")
+    assert (first.exit_code, first.best) == (ExitCode.SUCCESS, "online")
     shrunk = ended(tmp_path / "sweep", tracking_uri, OTHER)
-    assert (shrunk.exit_code, shrunk.best) == (ALL_WELL, "tfs")
+    assert (shrunk.exit_code, shrunk.best) == (ExitCode.SUCCESS, "tfs")
     told = json.loads(shrunk.json)
     assert told["winner"]["label"] == "tfs"
     assert [(one["label"], one["withdrawn"], one["usable"]) for one in told["configurations"]] == [
@@ -60,9 +61,9 @@ def test_what_was_taken_out_neither_wins_nor_decides_the_exit_code(tmp_path, tra
     ]  # fmt: skip
     assert shrunk.text.splitlines()[3].endswith("  of an earlier version of this sweep")
     nothing = ended(tmp_path / "sweep", tracking_uri, BROKEN)
-    assert (nothing.exit_code, nothing.best) == (NOTHING_USABLE, None)
+    assert (nothing.exit_code, nothing.best) == (ExitCode.NOTHING_USABLE, None)
     assert "best: none, no configuration finished with every seed" in nothing.text
     assert write.write_report("sweep", tracking_uri, tmp_path / "later").best is None  # from MLflow alone
     grown = ended(tmp_path / "sweep", tracking_uri, GOOD, BROKEN)
-    assert (grown.exit_code, grown.best) == (SOME_FAILED, "online")
+    assert (grown.exit_code, grown.best) == (ExitCode.SOME_FAILED, "online")
     assert grown.summary.withdrawn.tolist() == [False, False, True]

@@ -18,10 +18,11 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.config import load
+from orchestrator.errors import ExitCode
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import Plan
 from orchestrator.storage.journal import Journal
-from orchestrator.sweep.result import SOME_FAILED, report_on
+from orchestrator.sweep.result import report_on
 from orchestrator.system.signals import Halt
 from orchestrator.tracking import database as tracking_database
 from orchestrator.tracking.database import TrackingError, await_server, open_existing, prepare
@@ -106,7 +107,7 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     plan = Plan("x y", (), {})
     journal = Journal(tmp_path, plan)
     result = report_on(load.check(document), journal, Outcome(plan, set()), ["behind"], [], Halt())
-    assert (result.exit_code, result.best) == (SOME_FAILED, None)
+    assert (result.exit_code, result.best) == (ExitCode.SOME_FAILED, None)
     assert isinstance(result.summary, pd.DataFrame)
     assert result.problems[0] == "behind"
     assert "no server answers" in result.problems[1]
