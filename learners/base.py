@@ -130,7 +130,7 @@ class Learner(ABC):
     def end_task(self) -> None:  # noqa: B027
         """The task is over and its held-out points have been predicted. Called only if `needs_boundaries`."""
 
-    def recall(self, seen: Batch) -> None:  # noqa: B027
+    def restore_seen(self, seen: Batch) -> None:  # noqa: B027
         """After `load_state_dict`: the datapoints seen before it was saved (ids and labels; x is empty)."""
 
     def skip(self, datapoints: int) -> None:  # noqa: B027
@@ -144,13 +144,13 @@ class Learner(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what happens next, generators too; tensors, numbers, strings, lists and dicts only.
 
-        What the stream has shown is left out: it follows from the stream's position (`recall`).
+        What the stream has shown is left out: it follows from the stream's position (`restore_seen`).
         """
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as the learner that wrote `state` would have."""
 
-    def take_over(self, state: dict[str, Any]) -> None:
+    def load_with_new_options(self, state: dict[str, Any]) -> None:
         """Go on, with this learner's own options, from what a learner with other `changeable` ones had come to."""
         self.load_state_dict(state)

@@ -12,7 +12,7 @@ from learners.batch import Batch
 from learners.networks.network import cross_entropy
 from learners.training.meta_gradient import OnlineStep, adjoint, online_step, unrolled
 from learners.training.optim import AdamZero, Moments, make
-from learners.training.replay_buffer import Replay
+from learners.training.replay_buffer import ReplayBuffer
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FOML(Learner):
         self.meta_moments = self.meta_optimizer.initial(self.theta)
         self.window: deque[OnlineStep] = deque(maxlen=options.K)
         self.steps = 0
-        self.replay = Replay(setting.images, setting.seeds)
+        self.replay = ReplayBuffer(setting.images, setting.seeds)
 
     @classmethod
     def without_effect(cls, options: Options) -> dict[str, str]:
@@ -106,7 +106,7 @@ class FOML(Learner):
             "meta_gradient_rest": (gradient.total - gradient.direct).norm(dim=1),
         }
 
-    def recall(self, seen: Batch) -> None:
+    def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class FOML(Learner):
                 self._online_step(batch, step["phi"], step["theta"], step["statistics"], Moments(*step["before"]))
             )
 
-    def take_over(self, state: dict[str, Any]) -> None:
+    def load_with_new_options(self, state: dict[str, Any]) -> None:
         # The steps in the window were made with other rates and pulls: the meta-gradient looks back to here, and no
         # further, as at the beginning of a stream.
         self.load_state_dict({**state, "window": []})

@@ -10,7 +10,7 @@ from torch import Tensor
 from learners.base import Diagnostics, Learner, Setting, at_least_one, not_negative, positive
 from learners.batch import Batch
 from learners.training.model import Model
-from learners.training.replay_buffer import Replay
+from learners.training.replay_buffer import ReplayBuffer
 from learners.training.update_budget import UpdateBudget
 
 
@@ -47,7 +47,7 @@ class FTL(Learner):
         o = options
         self.leader = Model.fresh(setting.network, setting.seeds, "adam", o.alpha)
         self.adapted = self.leader.copy()
-        self.replay = Replay(setting.images, setting.seeds)
+        self.replay = ReplayBuffer(setting.images, setting.seeds)
         self.budget = UpdateBudget(o.updates_per_task, setting.batches_per_task)
         self.leader_budget = UpdateBudget(o.updates_per_task, setting.batches_per_task, o.growth, o.growth_every)
         self.leader_updates_due = 0
@@ -81,7 +81,7 @@ class FTL(Learner):
     def skip(self, datapoints: int) -> None:
         self.leader_budget.skip(datapoints)
 
-    def recall(self, seen: Batch) -> None:
+    def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from learners.networks.network import Network, cross_entropy
 from learners.seeding import Generators
 from learners.training.model import Model
 from learners.training.optim import SGD
-from learners.training.replay_buffer import Replay
+from learners.training.replay_buffer import ReplayBuffer
 from learners.training.update_budget import UpdateBudget
 
 
@@ -76,7 +76,7 @@ class FTML(Learner):
         super().__init__(options, setting)
         self.leader = Model.fresh(setting.network, setting.seeds, "adam", options.outer_rate)
         self.adapted = self.leader.copy(SGD(options.inner_rate))
-        self.replay = Replay(setting.images, setting.seeds)
+        self.replay = ReplayBuffer(setting.images, setting.seeds)
         self.tasks = Generators(setting.seeds, "tasks")
         self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
         self.meta_updates_due = 0
@@ -136,7 +136,7 @@ class FTML(Learner):
         take = self.replay.take
         return take(torch.from_numpy(np.stack(supports))), take(torch.from_numpy(np.stack(queries)))
 
-    def recall(self, seen: Batch) -> None:
+    def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
 
     def state_dict(self) -> dict[str, Any]:

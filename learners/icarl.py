@@ -16,7 +16,7 @@ from learners.batch import Batch
 from learners.networks.network import Loss
 from learners.training.exemplars import ByClass, chosen, evenly, no_exemplars, with_points
 from learners.training.model import Model
-from learners.training.replay_buffer import Replay
+from learners.training.replay_buffer import ReplayBuffer
 from learners.training.update_budget import UpdateBudget
 
 AT_ONCE = 256  # datapoints embedded in one pass, for the sake of memory
@@ -66,7 +66,7 @@ class ICaRL(Learner):
             )
         self.model = Model.fresh(setting.network, setting.seeds, "adam", options.alpha)
         self.teacher = self.model.copy()
-        self.replay = Replay(setting.images, setting.seeds)
+        self.replay = ReplayBuffer(setting.images, setting.seeds)
         self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
         self.task_start = 0
         none = torch.zeros(setting.replicates, setting.classes, dtype=torch.bool, device=setting.network.device)
@@ -156,7 +156,7 @@ class ICaRL(Learner):
         with torch.no_grad():
             return F.normalize(self.model.network.embed(self.model.phi, self.model.statistics, x), dim=-1)
 
-    def recall(self, seen: Batch) -> None:
+    def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
 
     def state_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from learners.base import Diagnostics, Learner, Setting, documented, positive
 from learners.batch import Batch
 from learners.training.model import Model
-from learners.training.replay_buffer import Replay
+from learners.training.replay_buffer import ReplayBuffer
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OnlineReplay(Learner):
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
         self.model = Model.fresh(setting.network, setting.seeds, options.online_optimizer, options.alpha1)
-        self.replay = Replay(setting.images, setting.seeds)
+        self.replay = ReplayBuffer(setting.images, setting.seeds)
 
     def predict(self, x: Tensor) -> Tensor:
         return self.model.predict(x)
@@ -44,7 +44,7 @@ class OnlineReplay(Learner):
         self.replay.add(batch)
         return {"loss": self.model.learn(batch.joined(self.replay.sample(len(batch))))}
 
-    def recall(self, seen: Batch) -> None:
+    def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
 
     def state_dict(self) -> dict[str, Any]:

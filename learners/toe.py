@@ -8,7 +8,7 @@ from torch import Tensor
 from learners.base import Diagnostics, Learner, Setting, at_least_one, not_negative, positive
 from learners.batch import Batch
 from learners.training.model import Model
-from learners.training.replay_buffer import Replay
+from learners.training.replay_buffer import ReplayBuffer
 from learners.training.update_budget import UpdateBudget
 
 
@@ -36,7 +36,7 @@ class TOE(Learner):
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
         self.model = Model.fresh(setting.network, setting.seeds, "adam", options.alpha)
-        self.replay = Replay(setting.images, setting.seeds)
+        self.replay = ReplayBuffer(setting.images, setting.seeds)
         self.budget = UpdateBudget(
             options.updates_per_task, setting.batches_per_task, options.growth, options.growth_every
         )
@@ -58,7 +58,7 @@ class TOE(Learner):
     def skip(self, datapoints: int) -> None:
         self.budget.skip(datapoints)
 
-    def recall(self, seen: Batch) -> None:
+    def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
 
     def state_dict(self) -> dict[str, Any]:

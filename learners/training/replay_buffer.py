@@ -11,7 +11,7 @@ from learners.images import ImageTable
 from learners.seeding import Generators
 
 
-class Replay:
+class ReplayBuffer:
     """All datapoints seen so far, per replicate, and one generator per replicate to draw from them.
 
     The contents follow from the stream's position, so a checkpoint holds only the generators; after loading

@@ -164,7 +164,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             if copied is None:
                 self._protocol.load_state_dict(done.state, done.curves)
             else:
-                self._protocol.take_over(copied, done.curves)
+                self._protocol.load_with_new_options(copied, done.curves)
             self._log.say(f"goes on from batch {done.batches}, {done.path.name}")
         if stage is not None and stage.at == self._protocol.batches:
             self._protocol.mark(stage.marks or {})

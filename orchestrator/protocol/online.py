@@ -276,7 +276,7 @@ class OnlineProtocol:
         self._lost = list(state.get("lost", curves.diverged))  # an older version had only those
         self._load(state, curves, self.learner.load_state_dict)
 
-    def take_over(self, state: dict[str, Any], curves: Curves) -> None:
+    def load_with_new_options(self, state: dict[str, Any], curves: Curves) -> None:
         """Go on from another protocol's state, but with the options of this one's learner and with these curves.
 
         Both must be at the same point of the same streams. A seed that had diverged is well again if it is in `state`.
@@ -285,7 +285,7 @@ class OnlineProtocol:
         if state["position"] != min(curves.batches * self._setting.batch_size, self._shape.length):
             raise ValueError(f"a state at {state['position']} datapoints does not go with {curves.batches} batches")
         self._lost = list(lost)
-        self._load(state, curves, self.learner.take_over)
+        self._load(state, curves, self.learner.load_with_new_options)
 
     def _load(self, state: dict[str, Any], curves: Curves, load: Callable[[dict[str, Any]], None]) -> None:
         self._position = state["position"]
@@ -296,6 +296,6 @@ class OnlineProtocol:
         seen = self._source.read(0, self._position)
         if self._position:
             ids, labels = torch.from_numpy(seen.image_ids), torch.from_numpy(seen.labels)
-            self.learner.recall(learners.Batch(torch.empty(0), labels.to(self._images.device), ids))
+            self.learner.restore_seen(learners.Batch(torch.empty(0), labels.to(self._images.device), ids))
         # Last: recalling and rebuilding the window take gradients anew, which nobody is to be charged for twice.
         self._setting.network.gradient_evaluations = state["gradient_evaluations"]

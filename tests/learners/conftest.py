@@ -106,7 +106,7 @@ class World:
         return Batch(self.table().gather(ids), labels.to(self.device), ids)
 
     def seen(self, steps: int, seeds: Sequence[int] = (0,)) -> Batch:
-        """What a learner is given back by `recall`: ids and labels, no pictures."""
+        """What a learner is given back by `restore_seen`: ids and labels, no pictures."""
         parts = [self.batch(step, seeds) for step in range(steps)]
         ids, y = torch.cat([b.ids for b in parts], 1), torch.cat([b.y for b in parts], 1)
         return Batch(torch.empty(len(seeds), 0, dtype=self.dtype, device=self.device), y, ids)

@@ -59,7 +59,7 @@ def resumed(world: Any, name: str, learner: Learner, steps: int, **kwargs: Any) 
     """Another learner that goes on where this one is after that many steps."""
     other = world.quick(name, learner.setting.seeds, **kwargs)
     other.load_state_dict(stored(learner.state_dict()))
-    other.recall(world.seen(steps, learner.setting.seeds))
+    other.restore_seen(world.seen(steps, learner.setting.seeds))
     return other
 
 
@@ -236,7 +236,7 @@ def test_nan_in_one_seed_never_reaches_the_others(world: Any, name: str) -> None
     assert poison(state, 1) > 0
     ill = world.quick(name, seeds, full=True)
     ill.load_state_dict(state)
-    ill.recall(world.seen(MIDDLE, seeds))
+    ill.restore_seen(world.seen(MIDDLE, seeds))
     lost = False
     for step in range(MIDDLE, MIDDLE + 4):  # over the boundary after the next two
         expected, made = world.drive(well, step, step + 1), world.drive(ill, step, step + 1)
@@ -257,8 +257,8 @@ def test_what_may_change_does_when_a_state_is_taken_over(world: Any, name: str) 
 
     def taken(**options: Any) -> Learner:
         other = world.quick(name, (0, 1), **options)
-        other.take_over(stored(donor.state_dict()))
-        other.recall(world.seen(boundary, (0, 1)))
+        other.load_with_new_options(stored(donor.state_dict()))
+        other.restore_seen(world.seen(boundary, (0, 1)))
         return other
 
     same = taken()

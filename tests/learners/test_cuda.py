@@ -83,7 +83,7 @@ def test_the_same_run_twice_and_from_a_checkpoint(worlds: Any, name: str) -> Non
     begun, resumed = (world.quick(name, (0, 1), full=True) for _ in range(2))
     world.drive(begun, 0, 6)
     resumed.load_state_dict(brought_to_the_gpu(begun.state_dict()))
-    resumed.recall(world.seen(6, (0, 1)))
+    resumed.restore_seen(world.seen(6, (0, 1)))
     world.drive(resumed, 6, STEPS)
     assert_same_bits(stored(resumed.state_dict()), stored(learners[0].state_dict()))
 

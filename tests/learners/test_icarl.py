@@ -334,7 +334,7 @@ def test_it_trains_on_exemplars_and_the_present_task_alone(rainbow, monkeypatch:
     state = learner.state_dict()
     other = rainbow.learner("icarl", (0, 1), memory=20, updates_per_task=4, update_batch=3)
     other.load_state_dict(state)
-    other.recall(rainbow.seen(10, (0, 1)))
+    other.restore_seen(rainbow.seen(10, (0, 1)))
     exemplars = [{int(p) for points in by_class for p in points} for by_class in learner.exemplars]
     assert all(0 < len(one) <= 20 for one in exemplars)
     for one in (learner, other):

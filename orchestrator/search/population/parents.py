@@ -51,7 +51,7 @@ def state_of(
     for stage, stop in reversed(to_learn):
         run = made(stage.values)
         if curves is not None:
-            (run.take_over if curves.batches == stage.at else run.load_state_dict)(state, curves)
+            (run.load_with_new_options if curves.batches == stage.at else run.load_state_dict)(state, curves)
         while run.batches < stop:
             run.advance(min(chunk_batches, stop - run.batches))
         state, curves = run.state_dict(), run.curves

@@ -6,7 +6,7 @@ import torch
 
 from learners import Batch, ImageTable
 from learners.seeding import generator
-from learners.training.replay_buffer import Replay
+from learners.training.replay_buffer import ReplayBuffer
 
 
 def table(count: int) -> ImageTable:
@@ -20,7 +20,7 @@ def batch(ids: list[list[int]], y: list[list[int]]) -> Batch:
 
 
 def test_take_gives_back_ids_labels_and_pictures() -> None:
-    replay = Replay(table(20), seeds=[0, 1])
+    replay = ReplayBuffer(table(20), seeds=[0, 1])
     replay.add(batch([[3, 4], [5, 6]], [[0, 1], [2, 3]]))
     replay.add(batch([[7], [8]], [[4], [5]]))
     assert replay.size == 3
@@ -32,7 +32,7 @@ def test_take_gives_back_ids_labels_and_pictures() -> None:
 
 def test_growth_keeps_what_was_there() -> None:
     """More points than the first allocation holds, and a single addition beyond twice of it."""
-    replay = Replay(table(10), seeds=[0])
+    replay = ReplayBuffer(table(10), seeds=[0])
     for start in range(0, 3000, 7):
         replay.add(batch([[i % 10 for i in range(start, start + 7)]], [[i % 4 for i in range(start, start + 7)]]))
     more = list(range(replay.size, replay.size + 20_000))
@@ -44,7 +44,7 @@ def test_growth_keeps_what_was_there() -> None:
 
 
 def test_sample_is_the_seeds_own_generator_and_uniform() -> None:
-    replay = Replay(table(4), seeds=[5, 6])
+    replay = ReplayBuffer(table(4), seeds=[5, 6])
     replay.add(batch([[0, 1, 2, 3]] * 2, [[0, 1, 2, 3]] * 2))
     drawn = replay.sample(4000).y
     for r, seed in enumerate([5, 6]):
@@ -54,7 +54,7 @@ def test_sample_is_the_seeds_own_generator_and_uniform() -> None:
 
 
 def test_sample_stays_within_its_range() -> None:
-    replay = Replay(table(10), seeds=[0])
+    replay = ReplayBuffer(table(10), seeds=[0])
     replay.add(batch([list(range(10))], [list(range(10))]))
     assert set(replay.sample(500, start=4, stop=7).y[0].tolist()) == {4, 5, 6}
     assert set(replay.sample(500, start=8).y[0].tolist()) == {8, 9}
@@ -65,7 +65,7 @@ def test_sample_stays_within_its_range() -> None:
 
 
 def test_choose_draws_from_a_set_of_its_own_for_each_replicate() -> None:
-    replay = Replay(table(10), seeds=[0, 1])
+    replay = ReplayBuffer(table(10), seeds=[0, 1])
     replay.add(batch([list(range(10))] * 2, [list(range(10))] * 2))
     drawn = replay.choose([torch.tensor([1, 8]), torch.tensor([3])], 300)
     assert set(drawn.y[0].tolist()) == {1, 8}
@@ -73,12 +73,12 @@ def test_choose_draws_from_a_set_of_its_own_for_each_replicate() -> None:
 
 
 def test_restored_generators_draw_on_as_if_nothing_had_happened() -> None:
-    whole, seen = Replay(table(9), seeds=[0, 1]), batch([list(range(9))] * 2, [list(range(9))] * 2)
+    whole, seen = ReplayBuffer(table(9), seeds=[0, 1]), batch([list(range(9))] * 2, [list(range(9))] * 2)
     whole.add(seen)
     whole.sample(11)
     state = whole.state_dict()
     expected = whole.sample(50).ids
-    other = Replay(table(9), seeds=[0, 1])
+    other = ReplayBuffer(table(9), seeds=[0, 1])
     other.load_state_dict(state)
     other.add(seen)
     assert torch.equal(other.sample(50).ids, expected)
@@ -86,8 +86,8 @@ def test_restored_generators_draw_on_as_if_nothing_had_happened() -> None:
 
 def test_nothing_to_draw_from_is_said() -> None:
     with pytest.raises(ValueError, match="nothing to draw from"):
-        Replay(table(3), seeds=[0]).take(torch.zeros(1, 1, dtype=torch.int64))
-    without = Replay(None, seeds=[0])
+        ReplayBuffer(table(3), seeds=[0]).take(torch.zeros(1, 1, dtype=torch.int64))
+    without = ReplayBuffer(None, seeds=[0])
     without.add(batch([[1]], [[1]]))
     with pytest.raises(ValueError, match="given no images"):
         without.sample(1)

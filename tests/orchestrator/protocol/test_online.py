@@ -184,7 +184,7 @@ def test_a_state_that_is_taken_over_ends_a_divergence_but_not_its_mark(store: Ta
     lost.advance(5)
     assert lost.curves.diverged == [-1, 2, -1]
     run = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
-    run.take_over(healthy.state_dict(), lost.curves)
+    run.load_with_new_options(healthy.state_dict(), lost.curves)
     run.mark({"hyper/alpha1": 0.02})
     run.advance(1)
     again = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
@@ -210,7 +210,7 @@ def test_a_state_of_another_batch_is_not_taken_over(store: TaskStore) -> None:
     one.advance(3)
     two.advance(4)
     with pytest.raises(ValueError, match="a state at 30 datapoints does not go with 4 batches"):
-        two.take_over(one.state_dict(), two.curves)
+        two.load_with_new_options(one.state_dict(), two.curves)
 
 
 def test_boundaries_are_refused_where_there_are_none(store: TaskStore) -> None:

@@ -50,7 +50,7 @@ class Population:
         if done is not None and stage.donor and stage.at == stop - 2:
             donor = self.newest(stage.donor, stage.at)
             assert donor is not None
-            run.take_over(donor.state, done.curves)
+            run.load_with_new_options(donor.state, done.curves)
         elif done is not None:
             run.load_state_dict(done.state, done.curves)
         attempt = trial_files.claim(self.root / key)
@@ -114,6 +114,6 @@ def test_one_goes_on_from_it_as_from_the_file(population: Population) -> None:
             assert own is not None
         run = population.made(WAYS["b"][-1].values)
         state = parents.state_of("a", 6, WAYS, population.newest, population.made, lambda line: None, 4)
-        run.take_over(state, own.curves.since(0))
+        run.load_with_new_options(state, own.curves.since(0))
         ends.append((run.advance(2).by_batch["online_loss"].tolist(), run.state_dict()))
     assert_same_bits(ends[1], ends[0])
