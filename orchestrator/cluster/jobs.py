@@ -25,7 +25,7 @@ from orchestrator.cluster.launcher_file import read_cluster_file
 from orchestrator.config import load
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.plan.plan import sweep_folder
-from orchestrator.system.signals import Halt
+from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import provenance
 from streams.store.address import is_address
 
@@ -187,12 +187,12 @@ def attach(cluster: Path, name: str, manner: Manner = Manner()) -> RemoteResult:
     head, folder = Head(cluster), sweep_folder("results", name)
     job = folder.name.replace(" ", "%20")
     tell = partial(_tell, out=sys.stderr if manner.words else sys.stdout)
-    halt = Halt()
+    stop_request = StopRequest()
     try:
-        with halt.signals():
+        with stop_request.signals():
             lines = head.run(f"bash ~/foml/job.sh follow {shlex.quote(job)} {' '.join(manner.words)}".rstrip(), tell)
     except KeyboardInterrupt:
-        return _leave(head, cluster, name, job, manner, there=halt.signal == signal.SIGINT)
+        return _leave(head, cluster, name, job, manner, there=stop_request.signal == signal.SIGINT)
     codes = [match[1] for line in lines if (match := _CODE.match(line))]
     if not codes or codes[-1] == "unknown":
         raise OrchestratorError(f"{name}: ended without an exit code; go on with the same command")

@@ -19,7 +19,7 @@ from orchestrator.errors import DiskFullError
 from orchestrator.plan.plan import Trial
 from orchestrator.search.trial_queue import Search
 from orchestrator.storage.trial_log import TrialLog
-from orchestrator.system.signals import Halt
+from orchestrator.system.signals import StopRequest
 
 if TYPE_CHECKING:
     from orchestrator.execution.outcome import Outcome
@@ -47,12 +47,17 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         outcome: Outcome,
         search: Search,
         metric: str,
-        halt: Halt,
+        stop_request: StopRequest,
         max_failures: int | None,
         retries: int,
     ) -> None:
         self._writer, self._progress, self._outcome, self._search = writer, progress, outcome, search
-        self._metric, self._halt, self._max_failures, self._retries = metric, halt, max_failures, retries
+        self._metric, self._stop_request, self._max_failures, self._retries = (
+            metric,
+            stop_request,
+            max_failures,
+            retries,
+        )
         self.running: set[str] = set()
         self._refused: dict[str, str] = {}  # by trial's key: why its learner cannot be built
         self._deaths: Counter[str] = Counter()  # by trial's key
@@ -130,8 +135,8 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self._log(trial, f"failed for good: {reason}")
         self._progress.ended(key, "failed")
         if self._max_failures is not None and len(failed) > self._max_failures:
-            self._halt.ask(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
-        if not self._halt.asked.is_set():  # what stops the sweep is to be mended, and then tried again
+            self._stop_request.request(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
+        if not self._stop_request.requested.is_set():  # what stops the sweep is to be mended, and then tried again
             self._tell_decisions(self._search.failed(self._outcome.plan.trial(key), reason))
 
     def _tell_decisions(self, made: bool) -> None:
@@ -147,17 +152,19 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         cause = _cause(trial)
         if not isinstance(cause, DiskFullError):
             return False
-        if not self._halt.asked.is_set():
+        if not self._stop_request.requested.is_set():
             self._progress.say(str(cause))
-            self._halt.ask(str(cause), interrupted=True)
+            self._stop_request.request(str(cause), interrupted=True)
         return True
 
 
 class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
     """Ends a trial early: where the search sees no point in it, and, with the chunk it is in, where all is to stop."""
 
-    def __init__(self, halt: Halt, callback: TakeResults, search: Search, outcome: Outcome, metric: str) -> None:
-        self._halt, self._callback, self._search, self._outcome = halt, callback, search, outcome
+    def __init__(
+        self, stop_request: StopRequest, callback: TakeResults, search: Search, outcome: Outcome, metric: str
+    ) -> None:
+        self._stop_request, self._callback, self._search, self._outcome = stop_request, callback, search, outcome
         self._metric = metric
         self._in_flight: set[str] | None = None
 
@@ -170,12 +177,12 @@ class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
             if self._search.stops(trial, result["batches"], value):
                 self._outcome.stopped[key] = result["batches"]
                 return True
-        return self._halt.asked.is_set()
+        return self._stop_request.requested.is_set()
 
     def stop_all(self) -> bool:
         # Not before those trials are through: Tune would end them at once, and their chunks in flight would be lost.
         # Not after others either: Tune starts a waiting trial in every place that becomes free.
-        if not self._halt.asked.is_set():
+        if not self._stop_request.requested.is_set():
             return False
         if self._in_flight is None:
             self._in_flight = set(self._callback.running)

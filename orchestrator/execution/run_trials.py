@@ -17,7 +17,7 @@ from orchestrator.execution.ray_session import Cluster
 from orchestrator.plan.plan import Trial
 from orchestrator.search.trial_queue import Search
 from orchestrator.storage.mirror import Mirror
-from orchestrator.system.signals import Halt
+from orchestrator.system.signals import StopRequest
 from streams.store.task_store import TaskStore
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def run_trials(
     cluster: Cluster,
     progress: Progress,
     writer: Writer,
-    halt: Halt,
+    stop_request: StopRequest,
     outcome: Outcome,
     mirror: Mirror | None = None,
 ) -> None:
     """Run the trials of a search to their ends, and write into `outcome` how each ended.
 
-    Each result's curves go to the writer. With a `mirror`, trials keep their files at its address. Trials that a halt
-    left unfinished are in no part of the outcome.
+    Each result's curves go to the writer. With a `mirror`, trials keep their files at its address. Trials that a stop
+    request left unfinished are in no part of the outcome.
     """
     from ray import tune
 
@@ -56,7 +56,7 @@ def run_trials(
     slots = cluster.slots(sweep)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     limits = sweep.document.max_failures, sweep.document.retries
-    callback = TakeResults(writer, progress, outcome, search, metric, halt, *limits)
+    callback = TakeResults(writer, progress, outcome, search, metric, stop_request, *limits)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
 
     def specification(trial: Trial) -> dict[str, Any]:
@@ -86,7 +86,10 @@ def run_trials(
         return f"{key}" if leg is None else f"{key}-{leg.until}"
 
     try:
-        with halt.gently(progress.say), StreamActors(store, sweep.seeds, sweep.store, root, progress.say, mirror):
+        with (
+            stop_request.gracefully(progress.say),
+            StreamActors(store, sweep.seeds, sweep.store, root, progress.say, mirror),
+        ):
             tune.Tuner(
                 tune.with_resources(learner_actor.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
                 tune_config=tune.TuneConfig(
@@ -99,7 +102,7 @@ def run_trials(
                     name="trials",
                     storage_path=str(scratch.absolute()),
                     callbacks=[callback],
-                    stop=Stop(halt, callback, search, outcome, metric),
+                    stop=Stop(stop_request, callback, search, outcome, metric),
                     failure_config=tune.FailureConfig(max_failures=0),  # the callback counts, and hands out anew
                     verbose=0,
                 ),

@@ -18,7 +18,7 @@ from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage.journal import Journal
-from orchestrator.system.signals import Halt
+from orchestrator.system.signals import StopRequest
 
 if TYPE_CHECKING:
     from orchestrator.report.write import Report
@@ -80,7 +80,7 @@ class SweepResult:
 
 
 def report_on(
-    sweep: Sweep, journal: Journal, outcome: Outcome, failed: list[str], lacking: list[str], halt: Halt
+    sweep: Sweep, journal: Journal, outcome: Outcome, failed: list[str], lacking: list[str], stop_request: StopRequest
 ) -> SweepResult:
     """Report on what MLflow has. `failed`, `lacking`: a line for each trial that failed, and for what MLflow lacks."""
     from orchestrator.report import write
@@ -94,10 +94,10 @@ def report_on(
         if mirror is not None:
             mirror.push_report(root / "report")
     except OrchestratorError as error:
-        return _unreported(sweep, root, [*failed, *lacking, *error.faults], halt, outcome)
+        return _unreported(sweep, root, [*failed, *lacking, *error.faults], stop_request, outcome)
     lacking = [line for line in lacking if not line.endswith(writer.HEALED)]
     problems = [*failed, *lacking, *written.problems]
-    if halt.interrupted:
+    if stop_request.interrupted:
         code = ExitCode.INTERRUPTED
     elif written.best is None and not lacking and not outcome.over_budget:
         code = ExitCode.NOTHING_USABLE
@@ -121,13 +121,13 @@ def report_on(
     if outcome.spent:
         lines.append(f"spent: {outcome.spent}")
     lines += [f"problem: {line}" for line in problems]
-    resume = resume_command(sweep) if halt.asked.is_set() or lacking else None
+    resume = resume_command(sweep) if stop_request.requested.is_set() or lacking else None
     if outcome.over_budget:
         resume = f"{resume_command(sweep)} {outcome.over_budget}"
         left = outcome.plan.size - len(outcome.ended) - len(outcome.failed)
         lines.append(f"budget reached, {left} {'trial' if left == 1 else 'trials'} not ended: go on with: {resume}")
-    if halt.asked.is_set():
-        lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
+    if stop_request.requested.is_set():
+        lines.append(f"{stop_request.reason}: go on with: {resume_command(sweep)}")
     elif lacking:
         lines.append(f"everything is in {root}; this sends MLflow what it lacks: {resume_command(sweep)}")
     told = _document(sweep, outcome, root, code, problems, resume, written)
@@ -136,17 +136,19 @@ def report_on(
     )
 
 
-def _unreported(sweep: Sweep, root: Path, problems: list[str], halt: Halt, outcome: Outcome) -> SweepResult:
+def _unreported(
+    sweep: Sweep, root: Path, problems: list[str], stop_request: StopRequest, outcome: Outcome
+) -> SweepResult:
     """What a sweep came to whose results are on disk while MLflow is away, or the report cannot be written."""
     told = list(dict.fromkeys(problems))
     lines = [f"problem: {line}" for line in told]
-    if halt.asked.is_set():
-        lines.append(f"{halt.reason}: go on with: {resume_command(sweep)}")
+    if stop_request.requested.is_set():
+        lines.append(f"{stop_request.reason}: go on with: {resume_command(sweep)}")
     lines.append(
         f"everything is in {root}; once that is mended, this sends MLflow what it lacks and writes the report: "
         f"{resume_command(sweep)}"
     )
-    code = ExitCode.INTERRUPTED if halt.interrupted else ExitCode.SOME_FAILED
+    code = ExitCode.INTERRUPTED if stop_request.interrupted else ExitCode.SOME_FAILED
     empty = pd.DataFrame()
     document = _document(sweep, outcome, root, code, told, resume_command(sweep), None)
     return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code, document)

@@ -29,7 +29,7 @@ from orchestrator.storage.mirror import open_folder
 from orchestrator.sweep.arguments import Telling
 from orchestrator.sweep.result import SweepResult, begun, report_on, resume_command
 from orchestrator.system.processes import end_descendants
-from orchestrator.system.signals import Halt
+from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import provenance, runs
 from orchestrator.tracking.database import await_server, first_line
 from streams.store.task_store import TaskStore
@@ -43,12 +43,12 @@ RAY_LOG = "ray.log"
 
 def execute(sweep: Sweep, local: bool, rerun: bool, telling: Telling) -> SweepResult:
     """Run a checked sweep to its end; for the arguments and the errors see `orchestrator.sweep.api.run_sweep`."""
-    halt = Halt()
-    with halt.signals():
-        return _execute(sweep, local, rerun, halt, telling)
+    stop_request = StopRequest()
+    with stop_request.signals():
+        return _execute(sweep, local, rerun, stop_request, telling)
 
 
-def _execute(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Telling) -> SweepResult:
+def _execute(sweep: Sweep, local: bool, rerun: bool, stop_request: StopRequest, telling: Telling) -> SweepResult:
     started_ms = time.time_ns() // 1_000_000
     local = local or "RAY_ADDRESS" not in os.environ
     prepare_environment(local)
@@ -76,11 +76,17 @@ def _execute(sweep: Sweep, local: bool, rerun: bool, halt: Halt, telling: Tellin
         with begun(sweep, root):
             known = provenance.collect(store.hash, store.path, json.dumps(store.manifest, indent=2))
             writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, known, started_ms, mirror)
-            return _track(sweep, journal, store, local, writer, halt, telling)
+            return _track(sweep, journal, store, local, writer, stop_request, telling)
 
 
 def _track(
-    sweep: Sweep, journal: Journal, store: TaskStore, local: bool, writer: Writer, halt: Halt, telling: Telling
+    sweep: Sweep,
+    journal: Journal,
+    store: TaskStore,
+    local: bool,
+    writer: Writer,
+    stop_request: StopRequest,
+    telling: Telling,
 ) -> SweepResult:
     """Run what is open, with the writer at work; whatever happens, no run of ours stays RUNNING."""
     damaged: list[str] = []
@@ -92,42 +98,50 @@ def _track(
     try:
         writer.start()
         try:
-            _run_open_trials(sweep, journal, store, local, writer, halt, outcome, telling)
-            if not halt.asked.is_set():
+            _run_open_trials(sweep, journal, store, local, writer, stop_request, outcome, telling)
+            if not stop_request.requested.is_set():
                 await_server(sweep.document.tracking.uri, telling.say)
         except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
             outcome.finished |= journal.finished()
         except Exception as error:
             if not is_disk_full(error):
                 raise
-            halt.ask(str(error) if isinstance(error, DiskFullError) else disk_full_line(journal.root), interrupted=True)
+            stop_request.request(
+                str(error) if isinstance(error, DiskFullError) else disk_full_line(journal.root), interrupted=True
+            )
             outcome.finished |= journal.finished()
-        return _end(sweep, journal, writer, halt, outcome)
+        return _end(sweep, journal, writer, stop_request, outcome)
     except BaseException as error:
         writer.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
 
 
-def _end(sweep: Sweep, journal: Journal, writer: Writer, halt: Halt, outcome: Outcome) -> SweepResult:
+def _end(sweep: Sweep, journal: Journal, writer: Writer, stop_request: StopRequest, outcome: Outcome) -> SweepResult:
     """Write what is left to MLflow, end all runs, and report."""
     failed, lacking = _close_trials(outcome, writer), writer.drain()
     try:
-        writer.close("KILLED" if halt.interrupted else "FAILED" if outcome.failed else "FINISHED")
+        writer.close("KILLED" if stop_request.interrupted else "FAILED" if outcome.failed else "FINISHED")
     except OrchestratorError as error:
         lacking += error.faults
-    return report_on(sweep, journal, outcome, failed, lacking, halt)
+    return report_on(sweep, journal, outcome, failed, lacking, stop_request)
 
 
 def _end_without_ray(
-    reason: str, sweep: Sweep, journal: Journal, writer: Writer, halt: Halt, outcome: Outcome, telling: Telling
+    reason: str,
+    sweep: Sweep,
+    journal: Journal,
+    writer: Writer,
+    stop_request: StopRequest,
+    outcome: Outcome,
+    telling: Telling,
 ) -> None:
     """Ray is gone, and the main thread may be inside of it for good: end the command from here, as interrupted."""
     try:
-        halt.ask(reason, interrupted=True)
+        stop_request.request(reason, interrupted=True)
         telling.say(f"{reason}: the sweep ends here")
         end_descendants()
         outcome.finished |= journal.finished()
-        result = _end(sweep, journal, writer, halt, outcome)
+        result = _end(sweep, journal, writer, stop_request, outcome)
         if telling.at_loss is None:
             print(result.text, file=sys.__stdout__)
         else:
@@ -149,7 +163,7 @@ def _run_open_trials(
     store: TaskStore,
     local: bool,
     writer: Writer,
-    halt: Halt,
+    stop_request: StopRequest,
     outcome: Outcome,
     telling: Telling,
 ) -> None:
@@ -175,7 +189,7 @@ def _run_open_trials(
     search = Search(sweep, journal, outcome.ended, total, ledger)
 
     def lost(reason: str) -> None:
-        _end_without_ray(reason, sweep, journal, writer, halt, outcome, telling)
+        _end_without_ray(reason, sweep, journal, writer, stop_request, outcome, telling)
 
     with output_to(journal.root / RAY_LOG), ray_running(local, lost) as cluster:
         check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
@@ -191,7 +205,9 @@ def _run_open_trials(
         )
         metric = sweep.document.objective.metric
         with telling.following(progress, metric, partial(_tell_of_ended, progress, journal, outcome.ended, metric)):
-            run_trials(sweep, search, journal.root, store, cluster, progress, writer, halt, outcome, journal.mirror)
+            run_trials(
+                sweep, search, journal.root, store, cluster, progress, writer, stop_request, outcome, journal.mirror
+            )
     if ledger.matters:
         outcome.spent = ledger.text()
     if ledger.exhausted and plan.size > len(outcome.ended) + len(outcome.failed):

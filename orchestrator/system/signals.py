@@ -13,27 +13,27 @@ INTERRUPTED = "interrupted"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Halt:
+class StopRequest:
     """Whether a sweep is to stop, and why.
 
-    ``asked``: set once it is; trials then end with the chunk they are in. ``reason``: `INTERRUPTED`, or a sentence.
+    ``requested``: set once it is; trials then end with the chunk they are in. ``reason``: `INTERRUPTED`, or a sentence.
     ``interrupted``: whether that came from outside, by a signal or the loss of Ray: the trials can do nothing for it.
     ``signal``: the last that came.
     """
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.reason = ""
         self.interrupted = False
         self.signal: int | None = None
         self._say: Callable[[str], None] | None = None
         self._terminals = [number for number in range(3) if os.isatty(number)]
 
-    def ask(self, reason: str, interrupted: bool = False) -> None:
+    def request(self, reason: str, interrupted: bool = False) -> None:
         """Stop with the chunks in flight; the first reason counts."""
-        if not self.asked.is_set():
+        if not self.requested.is_set():
             self.reason, self.interrupted = reason, interrupted
-            self.asked.set()
+            self.requested.set()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -56,7 +56,7 @@ class Halt:
                 signal.signal(number, handler)
 
     @contextmanager
-    def gently(self, say: Callable[[str], None]) -> Iterator[None]:
+    def gracefully(self, say: Callable[[str], None]) -> Iterator[None]:
         """Trials run inside this block: the first signal asks them to stop, the second raises KeyboardInterrupt."""
         self._say = say
         try:
@@ -69,10 +69,10 @@ class Halt:
         for terminal in self._terminals:
             if not os.isatty(terminal):  # it is gone: every further word there would be an error
                 _silence(terminal)
-        if self._say is None or self.asked.is_set():
-            self.ask(INTERRUPTED, interrupted=True)
+        if self._say is None or self.requested.is_set():
+            self.request(INTERRUPTED, interrupted=True)
             raise KeyboardInterrupt
-        self.ask(INTERRUPTED, interrupted=True)
+        self.request(INTERRUPTED, interrupted=True)
         self._say("stopping: the chunks in flight are finished and kept (once more to stop at once)")
 
 

@@ -87,7 +87,7 @@ def test_a_signal_in_the_middle_of_rays_start_is_no_crash(name: str, tmp_path: P
     """While its core worker is made: interrupted there, the process would crash at its end, or at once by SIGTERM."""
     script = f"""
 import os, signal, sys, threading
-from orchestrator.system.signals import Halt
+from orchestrator.system.signals import StopRequest
 from orchestrator.execution.run_trials import prepare_environment, ray_running
 prepare_environment(local=True)
 import ray
@@ -97,13 +97,13 @@ def made(*given, **named):
     threading.Timer(0.01, os.kill, (os.getpid(), signal.{name})).start()
     return own(*given, **named)
 _raylet.CoreWorker = made
-halt = Halt()
-with halt.signals():
+stop_request = StopRequest()
+with stop_request.signals():
     try:
         with ray_running(local=True):
             print("it runs")
     except KeyboardInterrupt:
-        print(halt.reason, ray.is_initialized())
+        print(stop_request.reason, ray.is_initialized())
 """
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     done = subprocess.run(

@@ -10,7 +10,7 @@ from orchestrator.plan.plan import Trial
 from orchestrator.report import write
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.result import SweepResult, report_on
-from orchestrator.system.signals import Halt
+from orchestrator.system.signals import StopRequest
 from orchestrator.tracking.writer import Writer
 from tests.orchestrator import made_sweep as made
 
@@ -46,7 +46,7 @@ def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
         }
     )
     lines = [f"{key}: failed: {reason}" for key, reason in outcome.failed.items()]
-    return report_on(checked, Journal(root, sweep.plan), outcome, lines, [], Halt())
+    return report_on(checked, Journal(root, sweep.plan), outcome, lines, [], StopRequest())
 
 
 def test_what_was_taken_out_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):

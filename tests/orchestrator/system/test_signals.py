@@ -7,24 +7,24 @@ import threading
 
 import pytest
 
-from orchestrator.system.signals import SIGNALS, Halt
+from orchestrator.system.signals import SIGNALS, StopRequest
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_before_and_after_the_trials_a_signal_interrupts(number: int) -> None:
-    before, halt = signal.getsignal(number), Halt()
-    with pytest.raises(KeyboardInterrupt), halt.signals():
+    before, stop_request = signal.getsignal(number), StopRequest()
+    with pytest.raises(KeyboardInterrupt), stop_request.signals():
         os.kill(os.getpid(), number)
-    assert (halt.reason, halt.interrupted) == ("interrupted", True)
+    assert (stop_request.reason, stop_request.interrupted) == ("interrupted", True)
     assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_while_trials_run_the_first_asks_and_the_second_interrupts(number: int) -> None:
-    halt, said = Halt(), list[str]()
-    with halt.signals(), halt.gently(said.append):
+    stop_request, said = StopRequest(), list[str]()
+    with stop_request.signals(), stop_request.gracefully(said.append):
         os.kill(os.getpid(), number)
-        assert halt.asked.is_set() and halt.interrupted
+        assert stop_request.requested.is_set() and stop_request.interrupted
         assert said == ["stopping: the chunks in flight are finished and kept (once more to stop at once)"]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
@@ -32,11 +32,11 @@ def test_while_trials_run_the_first_asks_and_the_second_interrupts(number: int) 
 
 def test_a_hangup_that_is_ignored_stays_so() -> None:
     """As `nohup` has it."""
-    before, halt = signal.signal(signal.SIGHUP, signal.SIG_IGN), Halt()
+    before, stop_request = signal.signal(signal.SIGHUP, signal.SIG_IGN), StopRequest()
     try:
-        with halt.signals():
+        with stop_request.signals():
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not halt.asked.is_set()
+            assert not stop_request.requested.is_set()
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -46,7 +46,7 @@ def test_in_another_thread_signals_are_left_alone() -> None:
     before, seen = signal.getsignal(signal.SIGTERM), []
 
     def look() -> None:
-        with Halt().signals():
+        with StopRequest().signals():
             seen.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=look)
@@ -61,10 +61,10 @@ def test_a_terminal_that_is_gone_is_written_to_no_more() -> None:
     if child == 0:
         code = 1
         try:
-            halt = Halt()
-            with halt.signals(), halt.gently(lambda line: os.write(2, line.encode()) and None):
+            stop_request = StopRequest()
+            with stop_request.signals(), stop_request.gracefully(lambda line: os.write(2, line.encode()) and None):
                 os.write(1, b"r")
-                halt.asked.wait(60)
+                stop_request.requested.wait(60)
                 os.write(1, b"it goes on")
                 code = 7
         finally:
