@@ -12,7 +12,7 @@ import pytest
 from streams import recipes
 from streams.build import build
 from streams.store.task_store import TaskStore
-from tests.orchestrator.made_sweep import new_database
+from tests.orchestrator.synthetic_sweep import new_database
 
 BUCKET = "results"
 

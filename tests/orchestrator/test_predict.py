@@ -15,7 +15,7 @@ from orchestrator import predict
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.plan import Trial
 from orchestrator.storage import trial_files
-from tests.orchestrator import made_sweep as made
+from tests.orchestrator import synthetic_sweep as synthetic
 
 
 def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3, 28, 28), classes=10):
@@ -31,10 +31,13 @@ def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3
 def runs(tmp_path_factory):
     """(URI, run of FOML's, of its seed 1, of the sweep, of a configuration under way; FOML's learner)."""
     folder = tmp_path_factory.mktemp("runs")
-    uri = made.new_database(tmp_path_factory, folder)
-    done, open_ = Trial(made.configuration("foml", K=5), (0, 1, 2)), Trial(made.configuration("online"), (0, 1))
-    sweep = made.make_sweep(folder / "results", "sweep", done, open_)
-    writer = made.tracking.Writer(uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    uri = synthetic.new_database(tmp_path_factory, folder)
+    done, open_ = (
+        Trial(synthetic.configuration("foml", K=5), (0, 1, 2)),
+        Trial(synthetic.configuration("online"), (0, 1)),
+    )
+    sweep = synthetic.make_sweep(folder / "results", "sweep", done, open_)
+    writer = synthetic.tracking.Writer(uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
     sweep.write_chunk(done)
     learner = learner_file(done.folder(sweep.root) / trial_files.LEARNER_FILE)

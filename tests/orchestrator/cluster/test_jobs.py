@@ -22,8 +22,8 @@ import yaml
 from orchestrator import ship
 from orchestrator.cluster import jobs as remote
 from orchestrator.sweep import __main__
-from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import TINY, folder_with
+from tests.orchestrator.protocol_sweep import compute
+from tests.orchestrator.sweep_command import TINY, folder_with
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = """#!/bin/bash

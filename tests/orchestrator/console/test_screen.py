@@ -23,7 +23,7 @@ from orchestrator.console.progress import Progress
 from orchestrator.console.screen import Screen, leaders
 from orchestrator.plan.expand import make_plan
 from orchestrator.system import hardware
-from tests.orchestrator.real_sweep import LONG, PATIENCE_S, command, folder_with
+from tests.orchestrator.sweep_command import LONG, PATIENCE_S, command, folder_with
 
 
 def progress_of(learners: list[dict[str, object]], now: list[float], **more: object) -> tuple[Progress, list[str]]:

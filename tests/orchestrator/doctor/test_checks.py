@@ -11,7 +11,7 @@ from orchestrator.doctor import __main__, checks
 from orchestrator.doctor.nodes import Finding, gpus_agree, torch_gpus
 from orchestrator.execution.nodes import Node, missing, promised, startable
 from streams.store.task_store import TaskStore
-from tests.orchestrator.made_sweep import new_database
+from tests.orchestrator.synthetic_sweep import new_database
 
 
 def sweep(store: TaskStore | None = None, **changes: object) -> Sweep:

@@ -32,7 +32,7 @@ from orchestrator.report.charts import Chart, Panel, Series
 from orchestrator.report.comparison import Row
 from orchestrator.report.html_page import page as whole_page
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns
-from tests.orchestrator import made_sweep as made
+from tests.orchestrator import synthetic_sweep as synthetic
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
@@ -127,18 +127,18 @@ class Tracked:
 def tracked(tmp_path_factory):
     """Three configurations of three seeds, with their report."""
     folder = tmp_path_factory.mktemp("tracked")
-    uri = made.new_database(tmp_path_factory, folder)
-    trials = [Trial(made.configuration("foml", K=k), (0, 1, 2)) for k in (1, 5)]
-    trials.append(Trial(made.configuration("online"), (0, 1, 2)))
-    sweep = made.make_sweep(folder / "results", NAME, *trials)
-    parent_id = made.write_all(sweep, uri, "my experiment")
+    uri = synthetic.new_database(tmp_path_factory, folder)
+    trials = [Trial(synthetic.configuration("foml", K=k), (0, 1, 2)) for k in (1, 5)]
+    trials.append(Trial(synthetic.configuration("online"), (0, 1, 2)))
+    sweep = synthetic.make_sweep(folder / "results", NAME, *trials)
+    parent_id = synthetic.write_all(sweep, uri, "my experiment")
     write.write_report(NAME, uri, folder / "out")
     return Tracked(uri, parent_id, folder / "out")
 
 
 @pytest.fixture(scope="module")
 def server(tracked, tmp_path_factory):
-    port = made.free_port()
+    port = synthetic.free_port()
     address = f"http://127.0.0.1:{port}"
     words = ["--backend-store-uri", tracked.uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     folder = tmp_path_factory.mktemp("server")

@@ -12,8 +12,8 @@ from orchestrator.execution.ray_session import Cluster
 from orchestrator.sweep.api import run_sweep
 from orchestrator.sweep.arguments import Telling
 from orchestrator.tracking import writer
-from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import (
+from tests.orchestrator.protocol_sweep import compute
+from tests.orchestrator.sweep_command import (
     LONG,
     TINY,
     assert_same,

@@ -19,8 +19,8 @@ from orchestrator.sweep.api import run_sweep
 from orchestrator.sweep.result import SweepResult
 from orchestrator.tracking import reader
 from orchestrator.tracking.database import TrackingError
-from tests.orchestrator.computed_sweep import compute, empty, flip, garble, halve, spoil_a_value
-from tests.orchestrator.real_sweep import TINY, assert_same, curves_of, folder_with, run, statuses, uri
+from tests.orchestrator.protocol_sweep import compute, empty, flip, garble, halve, spoil_a_value
+from tests.orchestrator.sweep_command import TINY, assert_same, curves_of, folder_with, run, statuses, uri
 
 Computed = tuple[Path, tuple[Trial, ...], dict[str, Curves]]
 

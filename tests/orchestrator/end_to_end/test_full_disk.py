@@ -16,8 +16,8 @@ from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal, given_before
 from orchestrator.sweep.api import run_sweep
 from streams import build
-from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import (
+from tests.orchestrator.protocol_sweep import compute
+from tests.orchestrator.sweep_command import (
     LONG,
     TINY,
     assert_long_is_whole,

@@ -18,8 +18,8 @@ from orchestrator.config import load
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
 from orchestrator.storage import trial_files
-from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import (
+from tests.orchestrator.protocol_sweep import compute
+from tests.orchestrator.sweep_command import (
     LONG,
     PATIENCE_S,
     TINY,

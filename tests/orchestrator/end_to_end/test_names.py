@@ -16,8 +16,8 @@ from orchestrator.sweep.arguments import read
 from orchestrator.sweep.result import resume_command
 from orchestrator.tracking import reader
 from streams import build
-from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import TINY, folder_with, run, statuses
+from tests.orchestrator.protocol_sweep import compute
+from tests.orchestrator.sweep_command import TINY, folder_with, run, statuses
 
 PLACE = "Größe 'a' \"b\" #1 100% [x] 🦉 $HOME; &"
 NAMES = [

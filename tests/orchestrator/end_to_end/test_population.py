@@ -24,8 +24,8 @@ from orchestrator.report.schedule_chart import schedule
 from orchestrator.search.population import decisions
 from orchestrator.storage import trial_files
 from orchestrator.tracking.reader import find_sweep, load_curves
-from tests.orchestrator.computed_sweep import flip
-from tests.orchestrator.real_sweep import (
+from tests.orchestrator.protocol_sweep import flip
+from tests.orchestrator.sweep_command import (
     assert_same,
     command_line,
     curves_of,

@@ -9,8 +9,8 @@ import yaml
 
 from orchestrator.config import load
 from orchestrator.config.strict_yaml import read_yaml
-from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import folder_with, run, run_here, uri
+from tests.orchestrator.protocol_sweep import compute
+from tests.orchestrator.sweep_command import folder_with, run, run_here, uri
 
 FOLDER = load.default_file().parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

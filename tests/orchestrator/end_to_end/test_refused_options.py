@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.orchestrator.real_sweep import PATIENCE_S, folder_with, run
+from tests.orchestrator.sweep_command import PATIENCE_S, folder_with, run
 
 SWEEP = """
 name: refused

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.real_sweep import TINY, folder_with, run, statuses
+from tests.orchestrator.sweep_command import TINY, folder_with, run, statuses
 
 DEADLY = """
 import os, pathlib, signal, time

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.execution.ray_session import held_back
-from tests.orchestrator.real_sweep import PATIENCE_S
+from tests.orchestrator.sweep_command import PATIENCE_S
 
 BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
 

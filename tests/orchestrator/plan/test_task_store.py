@@ -11,7 +11,7 @@ from orchestrator.plan.task_store import open_store
 from streams import recipes
 from streams.build import build
 from streams.store.task_store import TaskStore
-from tests.orchestrator.real_sweep import TINY, folder_with, run_here
+from tests.orchestrator.sweep_command import TINY, folder_with, run_here
 
 RECIPE = {"name": "rainbow_digits", "tasks": 3, "train": 25, "validation": 12, "test": 12}
 """That of the fixture `store`."""

@@ -22,8 +22,8 @@ from orchestrator.tracking.tables import HINDSIGHT_FILE
 from streams import schedule
 from streams.store.task_store import TaskStore
 from streams.stream import Stream
-from tests.orchestrator.computed_sweep import flip
-from tests.orchestrator.real_sweep import PATIENCE_S, curves_of, folder_with, run, uri
+from tests.orchestrator.protocol_sweep import flip
+from tests.orchestrator.sweep_command import PATIENCE_S, curves_of, folder_with, run, uri
 
 SMALL = """
 name: small

@@ -14,7 +14,7 @@ from orchestrator.report.write import write_report
 from orchestrator.search.population.decisions import Copy
 from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.reader import find_sweep
-from tests.orchestrator.made_sweep import START_MS, MadeSweep, configuration, curves_of, new_database
+from tests.orchestrator.synthetic_sweep import START_MS, SyntheticSweep, configuration, curves_of, new_database
 
 VALUES = {"a": {"beta1": 0.1}, "b": {"beta1": 0.2}, "c": {"beta1": 0.3}}
 
@@ -106,7 +106,7 @@ def test_the_report_shows_the_schedule(
         {"name": "pop", "objective": {"metric": "cumulative_error", "mode": "min"}, "seeds": [0, 1]},
         populations=(Population("abc", "foml", PbtOptions(), space, 0, members),),
     )
-    sweep = MadeSweep(tmp_path / "root", plan, {member.key: curves_of(member) for member in members})
+    sweep = SyntheticSweep(tmp_path / "root", plan, {member.key: curves_of(member) for member in members})
     sweep.root.mkdir()
     keys = dict(zip("abc", members, strict=True))
     text = json.dumps(descent().content)

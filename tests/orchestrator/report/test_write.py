@@ -21,7 +21,7 @@ from orchestrator.report.comparison import Difference, Reached, Row
 from orchestrator.report.html_charts import Hidden, plot
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns, load_curves
 from orchestrator.tracking.writer import Writer
-from tests.orchestrator import made_sweep as made
+from tests.orchestrator import synthetic_sweep as synthetic
 
 CHARTS = ["adaptation", "cost", "learning_curves"]
 FILES = sorted(
@@ -33,12 +33,12 @@ FILES = sorted(
 def three_learners(root):
     """`tfs` would win, had it not lost a seed; then FOML, then `online`."""
     trials = [
-        Trial(made.configuration(learner, **options), (0, 1, 2))
+        Trial(synthetic.configuration(learner, **options), (0, 1, 2))
         for learner, options in (("online", {}), ("foml", {"K": 5}), ("tfs", {}))
     ]
-    one = made.make_sweep(root, "sweep", *trials)
+    one = synthetic.make_sweep(root, "sweep", *trials)
     for trial, level in zip(trials, (0.6, 0.4, 0.2), strict=True):
-        one.whole[trial.key] = made.curves_of(trial, level=level)
+        one.whole[trial.key] = synthetic.curves_of(trial, level=level)
     lost = one.whole[trials[2].key]
     lost.diverged[1] = 35
     for curve in lost.by_batch.values():
@@ -57,7 +57,7 @@ def sweep(tmp_path):
 class Finished:
     """A sweep in MLflow, and a report on it."""
 
-    sweep: made.MadeSweep
+    sweep: synthetic.SyntheticSweep
     uri: str
     parent_id: str
     out: Path
@@ -67,8 +67,8 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    sweep, uri = three_learners(folder / "results"), made.new_database(tmp_path_factory, folder)
-    parent_id = made.write_all(sweep, uri)
+    sweep, uri = three_learners(folder / "results"), synthetic.new_database(tmp_path_factory, folder)
+    parent_id = synthetic.write_all(sweep, uri)
     return Finished(sweep, uri, parent_id, folder / "out", write.write_report("sweep", uri, folder / "out"))
 
 
@@ -179,7 +179,7 @@ def test_tables_in_other_forms_hold_the_same_cells():
     assert head[4] == "test error"
     made = tables.latex([nasty], "cumulative_error")
     assert "foml & a=50\\%\\_x|$<$b$>$ & 0.5000 $\\pm$ 0.2500 (n=3) & +0.2500 $\\pm$ 0.2500, $<$0.001 &" in made
-    assert made.count("&") == 2 * (len(head) - 1) and "{lllllrrrll}" in made
+    assert synthetic.count("&") == 2 * (len(head) - 1) and "{lllllrrrll}" in made
     assert "<td>a=50%_x|&lt;b&gt;</td>" in tables.as_html([head, line])
     assert "| foml | a=50%_x\\|<b> |" in tables.markdown([nasty], "cumulative_error", 4_000)
     assert tables.points_to([nasty]) == [
@@ -190,14 +190,14 @@ def test_tables_in_other_forms_hold_the_same_cells():
 
 def test_a_description_that_would_be_too_long_counts_what_it_leaves_out():
     made = tables.markdown([ALONE] * 100, "cumulative_error", 1_000)
-    shown = made.count("| foml | K=5 |")
+    shown = synthetic.count("| foml | K=5 |")
     assert len(made) <= 1_000 and shown > 3
-    assert made.endswith(f"\n\n… and {100 - shown} more configurations: see the report.")
+    assert synthetic.endswith(f"\n\n… and {100 - shown} more configurations: see the report.")
 
 
 def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, capsys):
     online, foml, _ = sweep.plan.trials
-    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
     assert writer.drain() == []
     empty = write.write_report("sweep", tracking_uri, tmp_path / "empty")
@@ -225,7 +225,7 @@ def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, 
 def test_no_winner_where_every_configuration_has_lost_a_seed(sweep, tracking_uri, tmp_path):
     for trial in sweep.plan.trials:
         sweep.whole[trial.key].diverged[0] = 59
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     written = write.write_report("sweep", tracking_uri, tmp_path / "out")
     assert written.best is None
     assert written.summary.n.tolist() == [1, 2, 2] and written.summary.label.tolist()[0] == "tfs"
@@ -409,7 +409,7 @@ def test_the_page_needs_no_network(finished):
 
 
 def test_the_command(sweep, tracking_uri, tmp_path, capsys):
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     out = tmp_path / "from the command"
     assert __main__.main(["--tracking-uri", tracking_uri, "--out", str(out)]) == 0
     told = capsys.readouterr()
@@ -428,7 +428,7 @@ def test_it_goes_where_the_sweep_has_written_its_own(finished, tmp_path, monkeyp
 
 
 def test_mistakes_of_the_user_are_one_line_and_exit_code_2(sweep, tracking_uri, tmp_path, capsys):
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     assert __main__.main(["other", "--tracking-uri", tracking_uri]) == 2
     assert capsys.readouterr().err == (f"sweep: {tracking_uri} has none of this name (got other); there are: sweep\n")
     assert __main__.main(["sweep", "--tracking-uri", tracking_uri, "--experiment", "nix"]) == 2

@@ -19,7 +19,7 @@ from orchestrator.search.ledger import Ledger, Rates
 from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.forecast import forecast
-from tests.orchestrator.real_sweep import folder_with, run, run_here, statuses, trials, uri
+from tests.orchestrator.sweep_command import folder_with, run, run_here, statuses, trials, uri
 
 SWEEP = """
 name: tiny

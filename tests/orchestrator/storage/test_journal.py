@@ -13,7 +13,7 @@ from orchestrator.plan.expand import make_plan
 from orchestrator.protocol.curves import Curves
 from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal, given_before
-from tests.orchestrator.computed_sweep import empty, flip, garble, halve
+from tests.orchestrator.protocol_sweep import empty, flip, garble, halve
 
 LEARNERS = [{"name": "foml", "K": {"grid": [1, 5]}}]
 

@@ -16,7 +16,7 @@ from orchestrator.storage.mirror import Mirror, TrialCopy, open_folder
 from orchestrator.storage.remote_folder import Place, is_there
 from orchestrator.storage.trial_files import SupersededError
 from streams.store.address import joined, open_address
-from tests.orchestrator.real_sweep import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
+from tests.orchestrator.sweep_command import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
 
 
 def test_what_one_machine_puts_another_has_whole(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

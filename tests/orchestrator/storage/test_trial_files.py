@@ -10,7 +10,7 @@ import torch
 
 from orchestrator.protocol.curves import Curves
 from orchestrator.storage import trial_files
-from tests.orchestrator.computed_sweep import empty, flip, garble, halve
+from tests.orchestrator.protocol_sweep import empty, flip, garble, halve
 
 
 def curves(batches: int) -> Curves:

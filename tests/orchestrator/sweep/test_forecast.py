@@ -16,8 +16,8 @@ from orchestrator.plan.task_store import open_store
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep import __main__, api, cost
 from orchestrator.sweep.forecast import Forecast
-from tests.orchestrator.computed_sweep import compute
-from tests.orchestrator.real_sweep import TINY, folder_with, run_here
+from tests.orchestrator.protocol_sweep import compute
+from tests.orchestrator.sweep_command import TINY, folder_with, run_here
 
 PRICED = f"{TINY}price: {{cpu_hour: 36, gpu_hour: 72, currency: EUR}}\n"
 SLOTS = os.cpu_count() or 1

@@ -35,7 +35,7 @@ from orchestrator.tracking import provenance
 from orchestrator.tracking.reader import load_curves
 from streams import recipes
 from streams.build import cached
-from tests.orchestrator.real_sweep import (
+from tests.orchestrator.sweep_command import (
     PATIENCE_S,
     TINY,
     assert_same,

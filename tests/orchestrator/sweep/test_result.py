@@ -12,18 +12,18 @@ from orchestrator.storage.journal import Journal
 from orchestrator.sweep.result import SweepResult, report_on
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking.writer import Writer
-from tests.orchestrator import made_sweep as made
+from tests.orchestrator import synthetic_sweep as synthetic
 
-GOOD, OTHER = Trial(made.configuration("online"), (0, 1)), Trial(made.configuration("tfs"), (0, 1))
-BROKEN = Trial(made.configuration("online", alpha1=9.0), (0, 1))
+GOOD, OTHER = Trial(synthetic.configuration("online"), (0, 1)), Trial(synthetic.configuration("tfs"), (0, 1))
+BROKEN = Trial(synthetic.configuration("online", alpha1=9.0), (0, 1))
 
 
 def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
     """The end of a sweep of these trials; the broken one fails."""
-    sweep = made.make_sweep(root, "sweep", *trials)
+    sweep = synthetic.make_sweep(root, "sweep", *trials)
     for trial in trials:
-        sweep.whole[trial.key] = made.curves_of(trial, level=0.2 if trial == GOOD else 0.8)
-    writer = Writer(uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+        sweep.whole[trial.key] = synthetic.curves_of(trial, level=0.2 if trial == GOOD else 0.8)
+    writer = Writer(uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
     outcome = Outcome(sweep.plan, {trial.key for trial in trials if trial != BROKEN})
     for trial in trials:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.real_sweep import command_line, wait_for
+from tests.orchestrator.sweep_command import command_line, wait_for
 
 SCRIPT = """
 import subprocess, sys, time

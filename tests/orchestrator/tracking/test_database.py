@@ -26,7 +26,7 @@ from orchestrator.sweep.result import report_on
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import database as tracking_database
 from orchestrator.tracking.database import TrackingError, await_server, open_existing, prepare
-from tests.orchestrator.made_sweep import free_port, new_database
+from tests.orchestrator.synthetic_sweep import free_port, new_database
 
 ROOT = Path(__file__).resolve().parents[3]
 

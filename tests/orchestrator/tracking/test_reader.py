@@ -12,8 +12,8 @@ from orchestrator.tracking import reader
 from orchestrator.tracking import runs as run_tree
 from orchestrator.tracking.reader import SweepNotFound, load_curves
 from orchestrator.tracking.writer import TrackingError, Writer, prepare
-from tests.orchestrator import made_sweep as made
-from tests.orchestrator.computed_sweep import empty, flip, garble, halve, spoil_a_value
+from tests.orchestrator import synthetic_sweep as synthetic
+from tests.orchestrator.protocol_sweep import empty, flip, garble, halve, spoil_a_value
 
 NASTY = "Größe 'a' \"b\" ../../d $x"
 
@@ -25,7 +25,7 @@ def expected_points(sweep, stop=None):
         whole = sweep.whole[trial.key]
         error = metrics.held_out(whole)
         curves = {**whole.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
-        within = whole.by_batch["online_error"].reshape(len(trial.seeds), -1, made.BATCHES_PER_TASK).mean(axis=1)
+        within = whole.by_batch["online_error"].reshape(len(trial.seeds), -1, synthetic.BATCHES_PER_TASK).mean(axis=1)
         for name, curve in curves.items():
             for row, seed in enumerate(trial.seeds):
                 for step, value in enumerate(curve[row]):
@@ -33,7 +33,7 @@ def expected_points(sweep, stop=None):
                         out[trial.configuration.hash, seed, name, step] = value
         for row, seed in enumerate(trial.seeds):
             for batch, value in enumerate(within[row]):
-                out[trial.configuration.hash, seed, "adaptation", batch * made.BATCH_SIZE] = pytest.approx(value)
+                out[trial.configuration.hash, seed, "adaptation", batch * synthetic.BATCH_SIZE] = pytest.approx(value)
             out[trial.configuration.hash, seed, "seconds", 0] = whole.chunks["seconds"].sum()
             out[trial.configuration.hash, seed, "gradient_evaluations_per_datapoint", 0] = 3.0
     return out
@@ -44,7 +44,7 @@ def in_histories(points):
     return {
         key: value
         for key, value in points.items()
-        if key[2] != "distance" or key[3] == 1 or key[3] % made.DIAGNOSTICS_EVERY == 0
+        if key[2] != "distance" or key[3] == 1 or key[3] % synthetic.DIAGNOSTICS_EVERY == 0
     }
 
 
@@ -58,15 +58,15 @@ def as_points(frame):
 @pytest.fixture
 def sweep(tmp_path):
     trials = [
-        Trial(made.configuration("foml", K=5, meta_gradient="exact"), (0, 1, 2)),
-        Trial(made.configuration("foml", K=1, meta_gradient="exact"), (0, 1, 2)),
-        Trial(made.configuration("online"), (0, 1, 2)),
+        Trial(synthetic.configuration("foml", K=5, meta_gradient="exact"), (0, 1, 2)),
+        Trial(synthetic.configuration("foml", K=1, meta_gradient="exact"), (0, 1, 2)),
+        Trial(synthetic.configuration("online"), (0, 1, 2)),
     ]
-    return made.make_sweep(tmp_path / "results", NASTY, *trials)
+    return synthetic.make_sweep(tmp_path / "results", NASTY, *trials)
 
 
 def test_every_value_and_the_options_that_vary(sweep, tracking_uri):
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     frame = load_curves(NASTY, tracking_uri)
     assert as_points(frame) == expected_points(sweep)
     assert list(frame.columns) == ["configuration", "label", "learner", "seed", "metric", "step", "value", "K"]
@@ -80,7 +80,7 @@ def test_every_value_and_the_options_that_vary(sweep, tracking_uri):
 
 
 def test_histories_and_tables_say_the_same(sweep, tracking_uri, tmp_path):
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     from_tables = load_curves(NASTY, tracking_uri)
     for table in (tmp_path / "store").rglob("curves.parquet"):
         table.unlink()
@@ -91,7 +91,7 @@ def test_histories_and_tables_say_the_same(sweep, tracking_uri, tmp_path):
 
 @pytest.mark.parametrize("damage", [halve, empty, garble, flip])
 def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, damage):
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     for name in ("curves.parquet", "test_error.parquet"):
         damage(sorted((tmp_path / "store").rglob(name))[0])
     points, expected = as_points(load_curves(NASTY, tracking_uri)), expected_points(sweep)
@@ -111,7 +111,7 @@ def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, da
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_a_table_is_written_again_when_the_sweep_is_resumed(sweep, tracking_uri, tmp_path, caplog, name, damage):
     """From the chunk files, and nothing else of what is complete is touched."""
-    parent = made.write_all(sweep, tracking_uri)
+    parent = synthetic.write_all(sweep, tracking_uri)
     found = reader.find_sweep(NASTY, tracking_uri)
     before = as_points(load_curves(NASTY, tracking_uri)), reader.test_errors_of(found)
     spoilt = sorted((tmp_path / "store").rglob(name))[0]
@@ -119,7 +119,9 @@ def test_a_table_is_written_again_when_the_sweep_is_resumed(sweep, tracking_uri,
     assert (reader.test_errors_of(found)["configuration"].nunique() == 2) == (name == "test_error.parquet")
     caplog.clear()
     runs = {of.run_id: found.client.get_run(of.run_id).to_dictionary() for of in found.configurations}
-    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {"foml.git_commit": "later"}, made.START_MS)
+    writer = Writer(
+        tracking_uri, "experiment", sweep.plan, sweep.root, {"foml.git_commit": "later"}, synthetic.START_MS
+    )
     writer.start()
     for trial in sweep.plan.trials:
         writer.finished(trial.key)
@@ -138,7 +140,7 @@ def test_a_table_is_written_again_when_the_sweep_is_resumed(sweep, tracking_uri,
 
 @pytest.mark.parametrize("damage", [halve, garble, spoil_a_value])
 def test_a_damaged_database_is_one_line(sweep, tracking_uri, damage):
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     damage(Path(tracking_uri.removeprefix("sqlite:///")))
     for ask in (prepare, lambda uri: load_curves(NASTY, uri)):
         with pytest.raises(
@@ -150,7 +152,7 @@ def test_a_damaged_database_is_one_line(sweep, tracking_uri, damage):
 
 def test_a_sweep_that_still_runs(sweep, tracking_uri):
     first, second, _ = sweep.plan.trials
-    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, made.START_MS)
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
     assert writer.drain() == []
     assert load_curves(NASTY, tracking_uri).empty
@@ -173,15 +175,15 @@ def withdrawn(uri):
 
 
 def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_path, tracking_uri):
-    online, tfs = Trial(made.configuration("online"), (0, 1)), Trial(made.configuration("tfs"), (0, 1))
-    made.write_all(made.make_sweep(tmp_path / "results", "sweep", online, tfs), tracking_uri)
+    online, tfs = Trial(synthetic.configuration("online"), (0, 1)), Trial(synthetic.configuration("tfs"), (0, 1))
+    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", online, tfs), tracking_uri)
     assert withdrawn(tracking_uri) == {"online": False, "tfs": False}
-    toe = Trial(made.configuration("toe"), (0, 1))
-    made.write_all(made.make_sweep(tmp_path / "results", "sweep", tfs, toe), tracking_uri)
+    toe = Trial(synthetic.configuration("toe"), (0, 1))
+    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", tfs, toe), tracking_uri)
     assert withdrawn(tracking_uri) == {"online": True, "tfs": False, "toe": False}
     assert set(load_curves("sweep", tracking_uri).label) == {"online", "tfs", "toe"}
-    back = made.make_sweep(tmp_path / "results", "sweep", online)
-    writer = Writer(tracking_uri, "experiment", back.plan, back.root, {}, made.START_MS)
+    back = synthetic.make_sweep(tmp_path / "results", "sweep", online)
+    writer = Writer(tracking_uri, "experiment", back.plan, back.root, {}, synthetic.START_MS)
     writer.start()
     writer.drain()
     assert withdrawn(tracking_uri) == {"online": False, "tfs": True, "toe": True}
@@ -190,7 +192,7 @@ def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_pat
     writer.drain()
     assert withdrawn(tracking_uri) == {"online": False, "tfs": True, "toe": False}
     more = Trial(tfs.configuration, (2,))  # and this one with a seed that is new
-    back.whole[more.key] = made.curves_of(more)
+    back.whole[more.key] = synthetic.curves_of(more)
     back.plan.add(tfs)
     back.plan.add(more)
     writer.finished(tfs.key)
@@ -201,9 +203,9 @@ def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_pat
 
 
 def test_of_two_experiments_the_newer_or_the_one_named(sweep, tmp_path, tracking_uri):
-    made.write_all(sweep, tracking_uri, "old")
-    newer = made.make_sweep(tmp_path / "newer", NASTY, Trial(made.configuration("tfs"), (0,)))
-    writer = Writer(tracking_uri, "new", newer.plan, newer.root, {}, made.START_MS + 1)
+    synthetic.write_all(sweep, tracking_uri, "old")
+    newer = synthetic.make_sweep(tmp_path / "newer", NASTY, Trial(synthetic.configuration("tfs"), (0,)))
+    writer = Writer(tracking_uri, "new", newer.plan, newer.root, {}, synthetic.START_MS + 1)
     writer.start()
     writer.close("FINISHED")
     assert load_curves(NASTY, tracking_uri).empty
@@ -212,8 +214,8 @@ def test_of_two_experiments_the_newer_or_the_one_named(sweep, tmp_path, tracking
 
 
 def test_an_option_named_like_a_column(tmp_path, tracking_uri):
-    trials = [Trial(made.configuration("foml", step=step), (0,)) for step in (1, 2)]
-    made.write_all(made.make_sweep(tmp_path / "results", "sweep", *trials), tracking_uri)
+    trials = [Trial(synthetic.configuration("foml", step=step), (0,)) for step in (1, 2)]
+    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", *trials), tracking_uri)
     frame = load_curves("sweep", tracking_uri)
     assert list(frame.columns)[-1] == "step (option)" and set(frame["step (option)"]) == {1, 2}
     assert set(frame.step[frame.metric == "online_error"]) == set(range(60))
@@ -223,7 +225,7 @@ def test_an_unknown_name_lists_those_there_are(sweep, tracking_uri):
     with pytest.raises(SweepNotFound) as caught:
         load_curves("mine", tracking_uri)
     assert str(caught.value) == f"sweep: there is none in {tracking_uri}; run one: python -m orchestrator.sweep"
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     with pytest.raises(SweepNotFound) as caught:
         load_curves("mine", tracking_uri)
     assert str(caught.value) == f"sweep: {tracking_uri} has none of this name (got mine); there are: {NASTY}"
@@ -244,7 +246,7 @@ def test_reading_makes_no_database(tmp_path):
 
 
 def test_runs_of_others_in_the_experiment_do_not_disturb(sweep, tracking_uri):
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     client = MlflowClient(tracking_uri)
     client.create_run(client.get_experiment_by_name("experiment").experiment_id, run_name=NASTY)
     assert as_points(load_curves(NASTY, tracking_uri)) == expected_points(sweep)
@@ -252,7 +254,7 @@ def test_runs_of_others_in_the_experiment_do_not_disturb(sweep, tracking_uri):
 
 def test_runs_that_begin_while_runs_are_listed(sweep, tracking_uri, monkeypatch):
     """The newest stand first: each new one moves the last of a page to the next."""
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     monkeypatch.setattr(run_tree, "RUNS_PER_CALL", 2)
     client = MlflowClient(tracking_uri)
     experiment = client.get_experiment_by_name("experiment").experiment_id

@@ -13,8 +13,8 @@ from mlflow import MlflowClient
 
 from orchestrator.plan.plan import Trial
 from orchestrator.tracking import writer as tracking
-from tests.orchestrator import made_sweep as made
-from tests.orchestrator.seen_sweep import Seen, assert_seed_runs_hold, writer_of
+from tests.orchestrator import synthetic_sweep as synthetic
+from tests.orchestrator.tracked_sweep import TrackedRuns, assert_seed_runs_hold, writer_of
 
 NASTY = "Größe 'a' \"b\" `c` ../../d %s \\ ;--"
 
@@ -22,29 +22,29 @@ NASTY = "Größe 'a' \"b\" `c` ../../d %s \\ ;--"
 @pytest.fixture
 def sweep(tmp_path):
     """FOML and `tfs`, three seeds each."""
-    trials = [Trial(made.configuration("foml", K=5), (0, 1, 2)), Trial(made.configuration("tfs"), (0, 1, 2))]
-    return made.make_sweep(tmp_path / "results", "sweep", *trials)
+    trials = [Trial(synthetic.configuration("foml", K=5), (0, 1, 2)), Trial(synthetic.configuration("tfs"), (0, 1, 2))]
+    return synthetic.make_sweep(tmp_path / "results", "sweep", *trials)
 
 
 def test_runs_hang_below_the_sweeps_run_when_that_was_deleted(sweep, tracking_uri):
-    old = made.write_all(sweep, tracking_uri)
-    Seen(tracking_uri).client.delete_run(old)
+    old = synthetic.write_all(sweep, tracking_uri)
+    TrackedRuns(tracking_uri).client.delete_run(old)
     writer = writer_of(tracking_uri, sweep)
     for trial in sweep.plan.trials:
         writer.finished(trial.key)
     assert writer.drain() == []
     parent = writer.close("FINISHED")
-    seen = Seen(tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     assert parent != old and seen.one("sweep").info.run_id == parent
     assert [run.data.tags["mlflow.parentRunId"] for run in seen.of("configuration")] == [parent] * 2
 
 
 def test_run_tree_names_tags_and_parameters(sweep, tracking_uri):
-    parent_id = made.write_all(sweep, tracking_uri)
-    seen = Seen(tracking_uri)
+    parent_id = synthetic.write_all(sweep, tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     parent = seen.one("sweep")
     assert parent.info.run_id == parent_id
-    assert parent.info.run_name == "sweep" and parent.info.start_time == made.START_MS
+    assert parent.info.run_name == "sweep" and parent.info.start_time == synthetic.START_MS
     assert parent.data.tags["foml.git_commit"] == "abc"
     assert "mlflow.parentRunId" not in parent.data.tags
     assert json.loads(Path(seen.client.download_artifacts(parent_id, "sweep.json")).read_text()) == sweep.plan.resolved
@@ -69,14 +69,14 @@ def test_run_tree_names_tags_and_parameters(sweep, tracking_uri):
             assert seed_run.info.run_name == f"seed {seed}"
             assert seed_run.data.tags["mlflow.parentRunId"] == run.info.run_id
             assert seed_run.data.params == run.data.params | {"seed": str(seed)}
-            assert seed_run.info.start_time == made.START_MS + 500
-            assert seed_run.info.end_time == made.START_MS + 3_000
+            assert seed_run.info.start_time == synthetic.START_MS + 500
+            assert seed_run.info.end_time == synthetic.START_MS + 3_000
     assert len({run.data.tags["foml.run_key"] for run in seen.runs}) == 9
 
 
 def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
-    made.write_all(sweep, tracking_uri)
-    seen = Seen(tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     assert seen.location.startswith((tmp_path / "store" / "mlartifacts").as_uri())
     trial = sweep.plan.trials[0]
     run = seen.one("configuration", trial.configuration.hash)
@@ -90,7 +90,7 @@ def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
         table = dict(zip(zip(mine.metric, mine.step, strict=True), mine.value, strict=True))
         assert flat == {key: value for key, value in table.items() if key in flat}
         assert {key[0] for key in table.keys() - flat.keys()} == {"distance"}, "of a diagnostic the table has all"
-        assert sum(key[0] == "distance" for key in table) == made.BATCHES - 1
+        assert sum(key[0] == "distance" for key in table) == synthetic.BATCHES - 1
         assert "test_error" not in points, "nobody is to choose by it"
     held_back = pd.read_parquet(seen.client.download_artifacts(run.info.run_id, "test_error.parquet"))
     expected = sweep.whole[trial.key].evaluations["test_error"].reshape(-1, len(trial.seeds))
@@ -99,16 +99,16 @@ def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
 
 
 def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
-    trial = Trial(made.configuration("online"), (0, 1))
-    sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=40)
+    trial = Trial(synthetic.configuration("online"), (0, 1))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial, batches=40)
     whole = sweep.whole[trial.key]
     whole.evaluations["error"][:] = [0.1, 0.3, 0.5, 0.1, 0.2, 0.2, 0.0, 0.4]  # (task, seed): (0, 0), (0, 1), (1, 0), …
     whole.by_batch["online_error"][:] = np.repeat([[0.2, 0.4], [0.6, 0.4]], 20, axis=1)
-    made.write_all(sweep, tracking_uri)
-    seen = Seen(tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     points = seen.points(seen.one("configuration"))
     t = 12.706204736  # Student's t at 97.5 % with one degree of freedom; two seeds a, b: half = t · |a − b| / 2
-    end = made.START_MS + 2_000
+    end = synthetic.START_MS + 2_000
 
     def values(name):
         return {step: value for step, (value, _) in points[name].items()}
@@ -133,14 +133,14 @@ def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
     assert points["adaptation"] == {10 * k: (pytest.approx(0.4), end) for k in range(10)}
     assert points["gradient_evaluations_per_datapoint"] == {0: (3.0, end)}
     assert {step: time for step, (_, time) in points["validation_error"].items()} == {
-        0: made.START_MS + 1_000, 1: made.START_MS + 1_000, 2: end, 3: end
+        0: synthetic.START_MS + 1_000, 1: synthetic.START_MS + 1_000, 2: end, 3: end
     }  # fmt: skip
 
 
 def test_one_seed_has_no_interval(tmp_path, tracking_uri):
-    trial = Trial(made.configuration("online"), (4,))
-    made.write_all(made.make_sweep(tmp_path / "results", "sweep", trial), tracking_uri)
-    run = Seen(tracking_uri).one("configuration")
+    trial = Trial(synthetic.configuration("online"), (4,))
+    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", trial), tracking_uri)
+    run = TrackedRuns(tracking_uri).one("configuration")
     assert set(run.data.metrics) == {
         "validation_error", "cumulative_error", "online_error", "adaptation", "objective", "seconds",
         "gradient_evaluations_per_datapoint",
@@ -148,8 +148,8 @@ def test_one_seed_has_no_interval(tmp_path, tracking_uri):
 
 
 def test_a_diverged_seed_is_marked_and_not_averaged_away(tmp_path, tracking_uri):
-    trial = Trial(made.configuration("foml", K=5), (0, 1, 2))
-    sweep = made.make_sweep(tmp_path / "results", "sweep", trial)
+    trial = Trial(synthetic.configuration("foml", K=5), (0, 1, 2))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial)
     whole = sweep.whole[trial.key]
     whole.diverged[1] = 25
     for curve in whole.by_batch.values():
@@ -157,10 +157,10 @@ def test_a_diverged_seed_is_marked_and_not_averaged_away(tmp_path, tracking_uri)
     gone = (whole.evaluations["seed"] == 1) & (whole.evaluations["batch"] >= 25)
     whole.evaluations["error"][gone] = math.nan
     whole.by_batch["distance"][2, 7] = math.inf  # a learner that did not notice
-    made.write_all(sweep, tracking_uri)
+    synthetic.write_all(sweep, tracking_uri)
     with closing(sqlite3.connect(tracking_uri.removeprefix("sqlite:///"))) as database:
         assert database.execute("SELECT count(*) FROM metrics WHERE is_nan OR abs(value) > 1e300").fetchone() == (0,)
-    seen = Seen(tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     runs = [seen.one("seed", seed=seed) for seed in trial.seeds]
     assert [run.data.tags.get("foml.diverged_at") for run in runs] == [None, "25", "7"]
     assert list(seen.points(runs[1])["online_error"]) == list(range(25))
@@ -176,8 +176,8 @@ def test_a_diverged_seed_is_marked_and_not_averaged_away(tmp_path, tracking_uri)
 
 def test_nothing_stays_running(tmp_path, tracking_uri):
     learners = ("foml", "tfs", "online", "toe", "replay", "lwf")
-    trials = [Trial(made.configuration(learner), (0, 1)) for learner in learners]
-    sweep = made.make_sweep(tmp_path / "results", "sweep", *trials)
+    trials = [Trial(synthetic.configuration(learner), (0, 1)) for learner in learners]
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", *trials)
     finished, failed, stopped, early, unstarted, forgotten = trials
     writer = writer_of(tracking_uri, sweep)
     for trial in (finished, failed, stopped, forgotten):
@@ -191,7 +191,7 @@ def test_nothing_stays_running(tmp_path, tracking_uri):
     writer.interrupted(unstarted.key)
     writer.drain()
     writer.close("KILLED")
-    seen = Seen(tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     statuses = {
         trial.configuration.learner: [
             run.info.status for run in seen.runs if run.data.tags.get("foml.configuration") == trial.configuration.hash
@@ -213,43 +213,43 @@ def test_an_interrupted_trial_goes_on_in_the_same_runs(sweep, tracking_uri):
     sweep.write_chunk(trial, 40)  # the second slice never arrived
     writer.interrupted(trial.key)
     writer.close("KILLED")
-    before = {run.info.run_id for run in Seen(tracking_uri).runs}
-    assert max(Seen(tracking_uri).points(Seen(tracking_uri).one("seed", seed=0))["online_error"]) == 39
+    before = {run.info.run_id for run in TrackedRuns(tracking_uri).runs}
+    assert max(TrackedRuns(tracking_uri).points(TrackedRuns(tracking_uri).one("seed", seed=0))["online_error"]) == 39
     writer = writer_of(tracking_uri, sweep)
     writer.results(trial.key, sweep.part(trial, 40, 60))
     assert writer.drain() == []
-    assert Seen(tracking_uri).statuses() == {"RUNNING": 5}
+    assert TrackedRuns(tracking_uri).statuses() == {"RUNNING": 5}
     sweep.write_chunk(trial)
     writer.finished(trial.key)
     writer.drain()
     writer.close("FINISHED")
-    assert {run.info.run_id for run in Seen(tracking_uri).runs} == before
-    assert Seen(tracking_uri).statuses() == {"FINISHED": 5}
+    assert {run.info.run_id for run in TrackedRuns(tracking_uri).runs} == before
+    assert TrackedRuns(tracking_uri).statuses() == {"FINISHED": 5}
     assert_seed_runs_hold(tracking_uri, sweep, trial)
 
 
 def test_what_is_complete_is_left_alone(sweep, tracking_uri):
-    made.write_all(sweep, tracking_uri)
-    before = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in Seen(tracking_uri).runs}
+    synthetic.write_all(sweep, tracking_uri)
+    before = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in TrackedRuns(tracking_uri).runs}
     writer = writer_of(tracking_uri, sweep)
     for trial in [*sweep.plan.trials, *sweep.plan.trials]:
         writer.finished(trial.key)
     assert writer.drain() == []
-    assert [run.info.status for run in Seen(tracking_uri).of("seed")] == ["FINISHED"] * 6
+    assert [run.info.status for run in TrackedRuns(tracking_uri).of("seed")] == ["FINISHED"] * 6
     parent = writer.close("FINISHED")
-    after = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in Seen(tracking_uri).runs}
+    after = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in TrackedRuns(tracking_uri).runs}
     assert before.pop(parent)[0] <= after.pop(parent)[0]
     assert after == before
 
 
 def test_a_grown_configuration_is_over_all_its_seeds(tmp_path, tracking_uri):
-    of = made.configuration("foml", K=5)
+    of = synthetic.configuration("foml", K=5)
     first, second = Trial(of, (0, 1, 2)), Trial(of, (3, 4))
-    made.write_all(made.make_sweep(tmp_path / "results", "sweep", first), tracking_uri)
-    seeds_before = {run.info.run_id for run in Seen(tracking_uri).of("seed")}
-    grown = made.make_sweep(tmp_path / "results", "sweep", first, second)
-    made.write_all(grown, tracking_uri)
-    seen = Seen(tracking_uri)
+    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", first), tracking_uri)
+    seeds_before = {run.info.run_id for run in TrackedRuns(tracking_uri).of("seed")}
+    grown = synthetic.make_sweep(tmp_path / "results", "sweep", first, second)
+    synthetic.write_all(grown, tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     assert seen.statuses() == {"FINISHED": 1 + 1 + 5}
     run = seen.one("configuration")
     assert run.data.tags["foml.seeds"] == "0-4"
@@ -267,20 +267,20 @@ def test_a_grown_configuration_is_over_all_its_seeds(tmp_path, tracking_uri):
 
 
 def test_the_same_seeds_in_another_stack_are_another_computation(tmp_path, tracking_uri):
-    of = made.configuration("foml", K=5)
-    made.write_all(made.make_sweep(tmp_path / "results", "sweep", Trial(of, (0, 1, 2))), tracking_uri)
+    of = synthetic.configuration("foml", K=5)
+    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", Trial(of, (0, 1, 2))), tracking_uri)
     fewer = Trial(of, (0, 1))
-    sweep = made.make_sweep(tmp_path / "results", "sweep", fewer)
-    made.write_all(sweep, tracking_uri)
-    assert len(Seen(tracking_uri).runs) == 4
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", fewer)
+    synthetic.write_all(sweep, tracking_uri)
+    assert len(TrackedRuns(tracking_uri).runs) == 4
     assert_seed_runs_hold(tracking_uri, sweep, fewer)
 
 
 def test_names_may_be_anything(tmp_path, tracking_uri):
-    sweep = made.make_sweep(tmp_path / "results", NASTY, Trial(made.configuration("foml", K=5), (0, 1)))
+    sweep = synthetic.make_sweep(tmp_path / "results", NASTY, Trial(synthetic.configuration("foml", K=5), (0, 1)))
     for _ in range(2):  # found again the second time
-        parent_id = made.write_all(sweep, tracking_uri, NASTY)
-    seen = Seen(tracking_uri, NASTY)
+        parent_id = synthetic.write_all(sweep, tracking_uri, NASTY)
+    seen = TrackedRuns(tracking_uri, NASTY)
     assert len(seen.runs) == 4
     assert seen.one("sweep").info.run_name == NASTY and seen.one("sweep").info.run_id == parent_id
     location = Path(seen.location.removeprefix("file://"))
@@ -292,14 +292,14 @@ def test_names_may_be_anything(tmp_path, tracking_uri):
 
 
 def test_forget_leaves_other_sweeps_alone(tmp_path, tracking_uri):
-    trial = Trial(made.configuration("foml"), (0,))
+    trial = Trial(synthetic.configuration("foml"), (0,))
     for name in ("one", "one/two", NASTY):
-        made.write_all(made.make_sweep(tmp_path / "results", name, trial), tracking_uri)
+        synthetic.write_all(synthetic.make_sweep(tmp_path / "results", name, trial), tracking_uri)
     tracking.forget(tracking_uri, "experiment", "one")
     tracking.forget(tracking_uri, "experiment", NASTY)
     tracking.forget(tracking_uri, "experiment", "never run")
-    assert [run.info.run_name for run in Seen(tracking_uri).of("sweep")] == ["one/two"]
-    assert len(Seen(tracking_uri).runs) == 3
+    assert [run.info.run_name for run in TrackedRuns(tracking_uri).of("sweep")] == ["one/two"]
+    assert len(TrackedRuns(tracking_uri).runs) == 3
 
 
 def test_points_go_in_by_the_thousand(tmp_path, tracking_uri, monkeypatch):
@@ -311,17 +311,17 @@ def test_points_go_in_by_the_thousand(tmp_path, tracking_uri, monkeypatch):
         return log_batch(self, run_id, metrics, *others, **named)
 
     monkeypatch.setattr(MlflowClient, "log_batch", counted)
-    trial = Trial(made.configuration("foml"), (0,))
-    sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=4_000)
+    trial = Trial(synthetic.configuration("foml"), (0,))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial, batches=4_000)
     writer = writer_of(tracking_uri, sweep)
     writer.results(trial.key, sweep.part(trial, 0, 20))
     assert writer.drain() == []
     sizes.clear()
     writer.results(trial.key, sweep.part(trial, 20, 4_000))
     assert writer.drain() == []
-    run = Seen(tracking_uri).one("seed")
-    points = sum(map(len, Seen(tracking_uri).points(run).values()))
-    diagnostics = {1, *range(made.DIAGNOSTICS_EVERY, 4_000, made.DIAGNOSTICS_EVERY)}
+    run = TrackedRuns(tracking_uri).one("seed")
+    points = sum(map(len, TrackedRuns(tracking_uri).points(run).values()))
+    diagnostics = {1, *range(synthetic.DIAGNOSTICS_EVERY, 4_000, synthetic.DIAGNOSTICS_EVERY)}
     assert points == 2 * 4_000 + len(diagnostics) + 2 * 400
     new = points - 2 * 20 - sum(step < 20 for step in diagnostics) - 2 * 2
     assert sizes == [1_000] * (new // 1_000) + [new % 1_000]

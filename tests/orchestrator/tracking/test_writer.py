@@ -17,8 +17,8 @@ from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.names import parameters
 from orchestrator.tracking.sync import Projection
 from orchestrator.tracking.writer import TrackingError, Writer, prepare
-from tests.orchestrator import made_sweep as made
-from tests.orchestrator.seen_sweep import Seen, assert_seed_runs_hold, writer_of
+from tests.orchestrator import synthetic_sweep as synthetic
+from tests.orchestrator.tracked_sweep import TrackedRuns, assert_seed_runs_hold, writer_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture
 def sweep(tmp_path):
     """FOML and `tfs`, three seeds each."""
-    trials = [Trial(made.configuration("foml", K=5), (0, 1, 2)), Trial(made.configuration("tfs"), (0, 1, 2))]
-    return made.make_sweep(tmp_path / "results", "sweep", *trials)
+    trials = [Trial(synthetic.configuration("foml", K=5), (0, 1, 2)), Trial(synthetic.configuration("tfs"), (0, 1, 2))]
+    return synthetic.make_sweep(tmp_path / "results", "sweep", *trials)
 
 
 def test_overlapping_slices_give_each_step_once(sweep, tracking_uri):
@@ -108,7 +108,7 @@ def test_what_was_to_be_written_when_the_database_failed_is_not_lost(sweep, trac
     assert writer.drain() == [f"{line}; tried again, and all is written now"]
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
-    seen = Seen(tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     assert seen.one("configuration").data.params == parameters(trial.configuration)
     assert seen.one("seed", seed=1).data.params == {**parameters(trial.configuration), "seed": "1"}
     assert seen.statuses() == {"FINISHED": 5}
@@ -165,8 +165,8 @@ def count_points(uri: str) -> int:
 
 
 def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
-    trial = Trial(made.configuration("foml", K=5), (0, 1, 2))
-    sweep = made.make_sweep(tmp_path / "results", "sweep", trial, batches=400)
+    trial = Trial(synthetic.configuration("foml", K=5), (0, 1, 2))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial, batches=400)
     sweep.write_chunk(trial, 300)
     slices = [(trial.key, sweep.part(trial, at, at + 5)) for at in range(0, 300, 5)]
     process = in_another_process(tmp_path, tracking_uri, sweep, slices, "die")
@@ -174,7 +174,7 @@ def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
     assert process.returncode == -signal.SIGKILL, errors
     there = count_points(tracking_uri)
     assert 500 <= there < 300 * 3 * 3, "killed too late to tell anything"
-    assert Seen(tracking_uri).statuses() == {"RUNNING": 5}
+    assert TrackedRuns(tracking_uri).statuses() == {"RUNNING": 5}
 
     writer = writer_of(tracking_uri, sweep)
     writer.results(
@@ -186,13 +186,13 @@ def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
     assert all("tried again" in line for line in writer.drain())
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
-    assert Seen(tracking_uri).statuses() == {"FINISHED": 5}, "the same runs have gone on"
+    assert TrackedRuns(tracking_uri).statuses() == {"FINISHED": 5}, "the same runs have gone on"
 
 
 def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
     def a_sweep(name):
-        trials = [Trial(made.configuration(learner), (0, 1)) for learner in ("foml", "tfs", "online")]
-        one = made.make_sweep(tmp_path / name, name, *trials, batches=200)
+        trials = [Trial(synthetic.configuration(learner), (0, 1)) for learner in ("foml", "tfs", "online")]
+        one = synthetic.make_sweep(tmp_path / name, name, *trials, batches=200)
         for trial in trials:
             one.write_chunk(trial)
         return one, [(trial.key, part) for trial in trials for part in one.slices(trial)]
@@ -213,7 +213,7 @@ def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
     writer.close("FINISHED")
     out, err = other.communicate(timeout=540)
     assert out.splitlines()[0] == "[]" and out.splitlines()[1].startswith("[] "), out + err
-    seen = Seen(tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     assert seen.statuses() == {"FINISHED": 2 * (1 + 3 + 6)}
     for name, (each, _) in (("one", one), ("two", two)):
         mine = [run for run in seen.of("seed") if run.data.tags["foml.sweep"] == name]
@@ -241,7 +241,7 @@ def test_a_writer_without_a_server_is_told_of_and_holds_nobody_up(sweep):
 @pytest.fixture
 def server(tmp_path):
     """Starts a real tracking server, always on the same port; what it gives back ends it."""
-    port, running = made.free_port(), []
+    port, running = synthetic.free_port(), []
 
     def start():
         command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
@@ -289,11 +289,11 @@ def test_a_server_that_dies_and_comes_back(sweep, server, capsys):
         writer.finished(trial.key)
     assert writer.drain() == [f"{line}; tried again, and all is written now"]
     writer.close("FINISHED")
-    assert Seen(uri).statuses() == {"FINISHED": 9}
+    assert TrackedRuns(uri).statuses() == {"FINISHED": 9}
     for trial in trials:
         assert_seed_runs_hold(uri, sweep, trial)
-        run = Seen(uri).one("configuration", trial.configuration.hash)
-        learner = Seen(uri).client.download_artifacts(run.info.run_id, "checkpoint/learner.pt")
+        run = TrackedRuns(uri).one("configuration", trial.configuration.hash)
+        learner = TrackedRuns(uri).client.download_artifacts(run.info.run_id, "checkpoint/learner.pt")
         assert Path(learner).read_bytes() == b"learner of " + trial.key.encode()
     assert capsys.readouterr().out == ""
 
@@ -342,7 +342,7 @@ def test_curves_that_come_within_a_pause_are_written_in_one_go(sweep, tracking_u
     writer.close("KILLED")
     assert written[3:] == [(second.key, [40])]
     assert_seed_runs_hold(tracking_uri, sweep, first)
-    seen = Seen(tracking_uri)
+    seen = TrackedRuns(tracking_uri)
     points = seen.points(seen.one("seed", second.configuration.hash, 2))
     assert sorted(points["online_error"]) == list(range(40))
 

@@ -12,7 +12,7 @@ from orchestrator.search.population.segments import Stage
 from orchestrator.storage import trial_files
 from streams.store.task_store import TaskStore
 from tests.learners.test_contract import assert_same_bits
-from tests.orchestrator.computed_sweep import flip
+from tests.orchestrator.protocol_sweep import flip
 
 LEARNERS = [("foml", "alpha1", {"K": 2, "beta1": 0.1}), ("tfs", "alpha", {"updates_per_task": 6})]
 """One whose window begins anew at a copy, and one that is told of boundaries; which option changes."""

@@ -20,7 +20,7 @@ from orchestrator.search.trial_queue import Search
 from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking.names import parameters
-from tests.orchestrator.computed_sweep import flip, halve
+from tests.orchestrator.protocol_sweep import flip, halve
 
 TOTAL, ROUND = 12, 4
 SPACES = {"alpha1": {"loguniform": [1e-4, 1e-1]}, "beta1": {"uniform": [0, 1]}}

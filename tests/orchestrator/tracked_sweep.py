@@ -8,10 +8,10 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.tracking.writer import Writer
-from tests.orchestrator import made_sweep as made
+from tests.orchestrator import synthetic_sweep as synthetic
 
 
-class Seen:
+class TrackedRuns:
     """What MLflow holds of one experiment, read back by an ordinary client."""
 
     def __init__(self, uri: str, experiment: str = "experiment") -> None:
@@ -47,7 +47,7 @@ class Seen:
 
 def assert_seed_runs_hold(uri, sweep, trial, experiment="experiment"):
     """Every value of the trial's curves, and nothing else, each with the time of its chunk."""
-    seen, whole = Seen(uri, experiment), sweep.whole[trial.key]
+    seen, whole = TrackedRuns(uri, experiment), sweep.whole[trial.key]
     ends, times = whole.chunks["batches"], whole.chunks["time_ms"]
 
     def time_of(batch):
@@ -58,7 +58,7 @@ def assert_seed_runs_hold(uri, sweep, trial, experiment="experiment"):
         for name, curve in whole.by_batch.items():
             expected = {j: (v, time_of(j)) for j, v in enumerate(curve[row]) if math.isfinite(v)}
             if name == "distance":  # there is none at batch 0, so its first is at 1
-                expected = {j: point for j, point in expected.items() if j == 1 or j % made.DIAGNOSTICS_EVERY == 0}
+                expected = {j: point for j, point in expected.items() if j == 1 or j % synthetic.DIAGNOSTICS_EVERY == 0}
             assert points[name] == expected
         mine = whole.evaluations["seed"] == row
         errors, batches = whole.evaluations["error"][mine], whole.evaluations["batch"][mine]

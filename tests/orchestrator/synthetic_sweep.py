@@ -22,7 +22,7 @@ START_MS = 1_700_000_000_000
 
 
 @dataclass
-class MadeSweep:
+class SyntheticSweep:
     """`whole[key]` are a trial's curves at the end of its stream; what is asked for is cut from them."""
 
     root: Path
@@ -109,17 +109,19 @@ def curves_of(trial: Trial, batches: int = BATCHES, level: float = 0.5) -> Curve
     )
 
 
-def make_sweep(root: Path, name: str, *trials: Trial, batches: int = BATCHES) -> MadeSweep:
+def make_sweep(root: Path, name: str, *trials: Trial, batches: int = BATCHES) -> SyntheticSweep:
     resolved = {
         "name": name,
         "objective": {"metric": "cumulative_error", "mode": "min"},
         "seeds": [0, 1, 2],
         "tracking": {"diagnostics_every": DIAGNOSTICS_EVERY},
     }
-    return MadeSweep(root, Plan(name, trials, resolved), {trial.key: curves_of(trial, batches) for trial in trials})
+    return SyntheticSweep(
+        root, Plan(name, trials, resolved), {trial.key: curves_of(trial, batches) for trial in trials}
+    )
 
 
-def write_all(sweep: MadeSweep, uri: str, experiment: str = "experiment") -> str:
+def write_all(sweep: SyntheticSweep, uri: str, experiment: str = "experiment") -> str:
     """Send the whole sweep through a writer. Returns the id of its run."""
     writer = tracking.Writer(uri, experiment, sweep.plan, sweep.root, {"foml.git_commit": "abc"}, START_MS)
     writer.start()
