@@ -1,0 +1,80 @@
+"""Plain technical English: words that PyTorch's, Optuna's or pandas' documentation would not use are counted, and may only fall."""
+
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KINDS = re.compile(r"\.(?:py|md|ya?ml|sh|toml|cff|txt|css)$|(?:^|/)(?:run|Dockerfile)$")
+SKIPPED = {"tests/docs/test_language.py"}
+
+# Whole words, in either case; an underscore counts as a space. Write in order: reported, reports, again, any process, none, one,
+# any, suddenly, forever, started, continues or resumes, results in, n, is missing, quarantined, the noun, the present state,
+# automatically, instead, immediately or simultaneously, must, exists.
+WORDS = (
+    "told, tell, tells, anew, whoever, nobody, somebody, anybody, of a sudden, for ever, begun, go on, goes on, going on, "
+    "gone on, went on, come to, comes to, came to, so many, lack, lacks, lacking, aside, what it is that, as it stands, "
+    "by itself, in its place, at once, has to, is there"
+)
+# Names in formats that stay readable: a state and two keys of `--plan --json`, and the method of Optuna's study.
+COMPATIBLE = re.compile(r"""["'`]begun["'`]|\b(?:seconds_)?at_once\b|\.tell\(""")
+
+# How often these words stand in each folder; it may only fall. A folder that is not listed has none.
+HITS = {
+    ".ci": 4,
+    "benchmarks": 13,
+    "deploy": 7,
+    "docs": 147,
+    "learners": 46,
+    "orchestrator": 569,
+    "streams": 88,
+    "tests": 556,
+    "top": 58,
+    "tune_configs": 1,
+}
+
+
+def files() -> list[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    return [name for name in listed if KINDS.search(name) and name not in SKIPPED and (ROOT / name).exists()]
+
+
+def prose(name: str) -> str:
+    """The text of a file; of the changelog only what is not released yet."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return text.partition("## 0.")[0] if name == "CHANGELOG.md" else text
+
+
+def hits(text: str) -> list[tuple[int, str]]:
+    """(line, word) of each hit.
+
+    >>> hits("It goes\\n# on, and is_told once more; study.tell(1)")
+    [(1, 'goes on'), (2, 'told')]
+    """
+    text = COMPATIBLE.sub(lambda match: " " * len(match.group()), text)
+    gap = r"(?:[\s_#*>|\"]+|\s*//\s*)"
+    words = "|".join(re.escape(word).replace(r"\ ", gap) for word in sorted(WORDS.split(", "), key=len, reverse=True))
+    found = re.finditer(rf"(?<![A-Za-z])(?:{words})(?![A-Za-z])", text, re.IGNORECASE)
+    return [(text.count("\n", 0, hit.start()) + 1, re.sub(r"[\W_]+", " ", hit.group().lower())) for hit in found]
+
+
+def test_a_word_is_found_across_lines_and_in_names() -> None:
+    assert hits("It goes\n# on, and is_told once more") == [(1, "goes on"), (2, "told")]
+    assert hits("toldstory untold x_at_once `begun` study.tell(1)") == [(1, "at once")]
+
+
+def test_words_to_avoid_become_fewer() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a clone: the files that git knows")
+    lines = defaultdict(list)
+    for name in files():
+        folder = name.split("/")[0] if "/" in name else "top"
+        lines[folder] += [f"{name}:{line}: {word}" for line, word in hits(prose(name))]
+    over = {folder: found for folder, found in lines.items() if len(found) > HITS.get(folder, 0)}
+    counts = {folder: len(found) for folder, found in over.items()}
+    assert over == {}, f"{counts}\n" + "\n".join(line for found in over.values() for line in found)

@@ -1,0 +1,144 @@
+"""The house has rooms: small folders, names from the glossary, one-sentence summaries, no two public classes of one name."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("learners", "streams", "orchestrator")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+LIMIT = 12
+
+# The top of a package holds rooms, the contract, commands and what users add: nothing else.
+TOPS = {
+    "learners": {
+        *("base", "registry", "checkpoint", "batch", "images", "seeding"),
+        *("foml", "tfs", "toe", "ftl", "ftml", "lwf", "icarl", "moca", "online", "replay"),
+        *("training", "networks", "changepoint"),
+    },
+    "streams": {
+        *("recipe", "schedule", "stream", "views", "errors", "options"),
+        *("progress", "randomness", "class_tasks", "pools"),
+        *("rainbow", "online_cifar100", "online_celeba", "image_folder"),
+        *("build", "inspect", "verify"),
+        *("store", "sources"),
+    },
+    "orchestrator": {
+        *("errors", "predict", "rerun", "regret", "ship"),
+        *("sweep", "doctor", "report", "execution", "cluster", "search", "tracking", "storage", "console"),
+        *("plan", "config", "protocol", "system"),
+    },
+}
+
+# Words of folder and module names that are everyday programming words, or names of methods, data sets and libraries.
+EVERYDAY = set(
+    re.findall(
+        r"\w+",
+        """
+        api architecture architectures arguments atomic build cache callbacks celeba chart charts checks cifar100
+        class cluster command comparison console constraints conv cost count cuda database decisions decode
+        derived determinism doctor document downloads errors expand folder foml forecast ftl ftml graphs hardware
+        health html icarl identity inspect jobs json kubernetes launcher load lwf main metrics mnist moca model
+        models network nodes optim option options optuna ownership page pcoc processes progress providers publish
+        queue rainbow randomness ray reader registry rerun rules schedulers schema screen seeding session ship
+        siamese signals space stages strict sync tables tfs toe transport verify views window winograd write
+        writer yaml
+        """,
+    )
+)
+
+# Names that are to be replaced by a word of the glossary.
+STRANGE = {"orchestrator/search/population/rounds: rounds"}
+
+# Public names of classes that two modules use. Each learner's file has one `Options` beside its class: that is the contract.
+SHARED_NAMES = {"Options"}
+DUPLICATES = {"Difference", "Layer", "Report", "Row", "Search", "SeedRun", "Stack", "Stage"}
+
+# Docstrings whose first paragraph is missing or is no single sentence; may only fall.
+UNFINISHED = {"learners": 7, "streams": 13, "orchestrator": 77}
+
+
+def glossary() -> list[tuple[str, str]]:
+    """Each term of the glossary with its text, in the order of the page."""
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    return re.findall(r"^- \*\*([^*]+)\*\*(.*(?:\n  .*)*)", text, re.MULTILINE)
+
+
+def modules(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+
+
+def rooms(folder: Path) -> set[str]:
+    return {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+def is_one_sentence(docstring: str | None) -> bool:
+    """Whether the first paragraph is one sentence that ends with a full stop."""
+    summary = " ".join((docstring or "").split("\n\n")[0].split())
+    quoted = re.sub(r"`[^`]*`|\([^()]*\)|\b(?:et al|e\.g|i\.e|cf|vs)\.", "x", summary)
+    return bool(re.fullmatch(r"[^.?!](?:[^.?!]|[.?!](?=\S))*[.]", quoted)) or summary.endswith(".`.")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_top_of_a_package_holds_rooms_contract_commands_and_what_users_add(package: str) -> None:
+    assert modules(ROOT / package) | rooms(ROOT / package) == TOPS[package]
+
+
+def test_a_room_has_at_most_twelve_modules() -> None:
+    sizes = {
+        path.parent.relative_to(ROOT).as_posix(): len(modules(path.parent))
+        for path in FILES
+        if path.name == "__init__.py" and path.parent.name not in PACKAGES
+    }
+    assert len(sizes) >= 18
+    assert {room: size for room, size in sizes.items() if size > LIMIT} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_summaries_are_one_sentence(package: str) -> None:
+    unfinished = []
+    for path in FILES:
+        if path.relative_to(ROOT).parts[0] != package:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        public = [node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+        for node in (tree, *public):
+            if not is_one_sentence(ast.get_docstring(node)):
+                unfinished.append(f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'the module')}")
+    assert len(unfinished) <= UNFINISHED[package], "\n".join(unfinished)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    homes = defaultdict(list)
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path.relative_to(ROOT).as_posix())
+    twice = {name: paths for name, paths in homes.items() if len(paths) > 1 and name not in SHARED_NAMES}
+    assert {name: paths for name, paths in twice.items() if name not in DUPLICATES} == {}
+
+
+def test_the_glossary_is_short_alphabetical_and_names_what_exists() -> None:
+    terms = [term for term, _ in glossary()]
+    assert 40 <= len(terms) <= 60
+    assert terms == sorted(terms, key=str.lower)
+    assert len(terms) == len(set(terms))
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:learners|streams|orchestrator)/[\w/.]*)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_names_of_rooms_and_modules_are_words_of_the_glossary_or_everyday_words() -> None:
+    text = "\n".join(term + definition for term, definition in glossary())
+    words = {word.lower() for word in re.findall(r"[A-Za-z0-9]+", text)} | EVERYDAY
+    strange = set()
+    for path in FILES:
+        place = path.relative_to(ROOT).with_suffix("")
+        for word in re.findall(r"[a-z0-9]+", "_".join(part for part in place.parts if not part.startswith("__"))):
+            if not words & {word, word.removesuffix("s"), word + "s"}:
+                strange.add(f"{place}: {word}")
+    assert sorted(strange - STRANGE) == []
