@@ -39,10 +39,10 @@ EVERYDAY = set(
         r"\w+",
         """
         api architecture architectures arguments atomic build cache callbacks celeba chart charts checks cifar100
-        class cluster command comparison console constraints conv cost count cuda database decisions decode
+        class cluster command comparison console constraints context conv cost count cuda database decisions decode
         derived determinism doctor document downloads errors expand folder foml forecast ftl ftml graphs hardware
-        health html icarl identity inspect jobs json kubernetes launcher load lwf main metrics mnist moca model
-        models network nodes optim option options optuna ownership page pcoc processes progress providers publish
+        health html icarl identity inspect jobs json kubernetes launcher load lwf main messages metrics mnist moca model
+        models network nodes optim option options optuna output ownership page pcoc processes progress providers publish
         queue rainbow randomness ray reader registry rerun rules schedulers schema screen seeding session ship
         siamese signals space stages strict sync tables tfs toe transport verify views window winograd write
         writer yaml
