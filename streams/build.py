@@ -1,6 +1,5 @@
 """Build task stores: `python -m streams.build NAME --out DIR [--seeds 3] [key=value ...]`, or `build` and `cached`."""
 
-import argparse
 import errno
 import hashlib
 import os
@@ -10,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from streams.errors import OptionError, SourceError, StoreError, StreamsError, fault
+from streams.command_line import CommandLine, command
+from streams.errors import OptionError, SourceError, StoreError, fault
 from streams.options import option_faults, recipe_from_words
 from streams.progress import ProgressLine
 from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
@@ -157,26 +157,17 @@ def _checked_seeds(seeds: Iterable[int]) -> list[int]:
     return wanted
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 0, or 2 with one line per fault."""
-    try:
-        return _run(arguments)
-    except StreamsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser("python -m streams.build", description="Build a task store, or add seeds to one.")
-    parser.add_argument("name", help=f"the recipe's name: {', '.join(sorted(recipes()))}")
+@command
+def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.build") -> int:
+    """The command. Returns the exit code."""
+    parser = CommandLine(prog, "Build a task store, or add seeds to one.")
+    parser.add_argument("name", metavar="NAME", help=f"the recipe: {', '.join(sorted(recipes()))}")
     parser.add_argument("options", nargs="*", metavar="key=value", help="options of the recipe")
-    parser.add_argument("--out", required=True, help="the store's folder")
-    parser.add_argument("--data", help="the folder that holds the source data (same as data=DIR)")
-    parser.add_argument("--seeds", type=int, default=3, help="how many stream seeds, 0 to SEEDS-1 (default 3)")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the store's folder")
+    parser.add_argument("--data", metavar="DIR", help="the folder that holds the source data (same as data=DIR)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of stream seeds, 0 to N-1")
     parser.add_argument("--skip-bad", action="store_true", help="leave unreadable images out (same as skip_bad=true)")
-    given = parser.parse_intermixed_args(arguments)
+    given = parser.parse_args(argv)
     words = [*given.options]
     words += [f"data={given.data}"] if given.data is not None else []
     words += ["skip_bad=true"] if given.skip_bad else []

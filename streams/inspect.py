@@ -1,6 +1,5 @@
 """Look at a task store: `python -m streams.inspect DIR` prints what it holds and draws the first tasks as a PNG."""
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streams.errors import OptionError, StoreError, StreamsError, fault
+from streams.command_line import CommandLine, command
+from streams.errors import OptionError, StoreError, fault
 from streams.recipe import SPLITS
 from streams.store import manifest as manifests
 from streams.store.task_store import Table, TaskStore
@@ -105,28 +105,21 @@ def _row(store: TaskStore, stream: Stream, start: int, end: int, columns: int) -
     return row
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 0, or 2 with one line per fault."""
-    parser = argparse.ArgumentParser(
-        "python -m streams.inspect", description="Print what a task store holds, and draw it."
-    )
-    parser.add_argument("store", help="the store's folder")
-    parser.add_argument("--seed", type=int, help="the seed to draw (its first if not given)")
-    parser.add_argument("--tasks", type=int, default=8, help="how many tasks to draw (default 8)")
-    parser.add_argument("--png", type=Path, help="where to (default NAME-seed-SEED.png in the present folder)")
-    given = parser.parse_args(arguments)
-    try:
-        store = TaskStore.open(given.store)
-        for line in describe(store):
-            print(line)
-        seed = given.seed if given.seed is not None else next(iter(store.seeds), 0)
-        png = given.png or Path(f"{store.name}-seed-{seed}.png")
-        _save(contact_sheet(store, seed, given.tasks), png)
-    except StreamsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+@command
+def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.inspect") -> int:
+    """The command. Returns the exit code."""
+    parser = CommandLine(prog, "Print what a task store holds, and draw its first tasks.")
+    parser.add_argument("store", metavar="DIR", help="the store's folder")
+    parser.add_argument("--seed", type=int, metavar="SEED", help="the seed to draw (default: the store's first)")
+    parser.add_argument("--tasks", type=int, default=8, metavar="N", help="number of tasks to draw")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="the drawing (default: NAME-seed-SEED.png)")
+    arguments = parser.parse_args(argv)
+    store = TaskStore.open(arguments.store)
+    for line in describe(store):
+        print(line)
+    seed = arguments.seed if arguments.seed is not None else next(iter(store.seeds), 0)
+    png = arguments.png or Path(f"{store.name}-seed-{seed}.png")
+    _save(contact_sheet(store, seed, arguments.tasks), png)
     print(f"first tasks of seed {seed}: {png}")
     return 0
 

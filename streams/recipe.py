@@ -157,7 +157,7 @@ def recipes() -> dict[str, type[Recipe]]:
         StreamsError: a module cannot be imported, or two recipes have one name.
     """
     found: dict[str, type[Recipe]] = {}
-    for module in sorted(info.name for info in pkgutil.iter_modules(streams.__path__)):
+    for module in sorted(info.name for info in pkgutil.iter_modules(streams.__path__) if not info.ispkg):
         if module in _COMMANDS:
             continue
         try:

@@ -1,0 +1,66 @@
+"""The command lines of `streams` and `orchestrator`: one form of help, of usage errors, and of exit codes."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec
+
+from streams.errors import UserError
+
+Arguments = ParamSpec("Arguments")
+
+INTERRUPTED = 130
+EXIT_CODES = {0: "success", 2: "bad input, one line per fault", INTERRUPTED: "interrupted"}
+
+
+class CommandLine(argparse.ArgumentParser):
+    """The parser of one command.
+
+    Positional arguments may stand before, between and after options. Help ends with the exit codes, and states the
+    default of each option that has one. A usage error is one line on standard error, and exit code 2.
+
+    Args:
+        prog: what the user typed: `python -m streams.build`, or `foml build` (see `main` of each command).
+        description: what the command does, one sentence.
+        exit_codes: the meaning of each exit code.
+    """
+
+    def __init__(self, prog: str, description: str, exit_codes: Mapping[int, str] = EXIT_CODES) -> None:
+        lines = [f"  {code:<5}{meaning}" for code, meaning in exit_codes.items()]
+        epilog = "\n".join(["exit codes:", *lines])
+        super().__init__(prog=prog, description=description, epilog=epilog, formatter_class=_Help)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """The arguments as attributes of a namespace."""
+        return self.parse_intermixed_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print a usage error and exit."""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the epilog, and appends the defaults of options."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help or ""
+        if action.option_strings and action.default not in (None, False, argparse.SUPPRESS) and "default" not in text:
+            text += " (default: %(default)s)"
+        return text
+
+
+def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
+    """Decorate a command's `main`: an error that the user can cause is printed, and its exit code returned."""
+
+    @wraps(main)
+    def run(*args: Arguments.args, **options: Arguments.kwargs) -> int:
+        try:
+            return main(*args, **options)
+        except UserError as error:
+            print(error, file=sys.stderr)
+            return int(error.exit_code)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+    return run

@@ -1,0 +1,90 @@
+"""The form of every command line: help, usage errors, exit codes."""
+
+import pytest
+
+from streams import build, inspect, verify
+from streams.command_line import CommandLine, command
+from streams.errors import StoreError, UserError
+
+HELP = """\
+usage: foml sort [-h] [--by KEY] [--from DIR] [--quiet] [FILE ...]
+
+Sort files.
+
+positional arguments:
+  FILE        the files
+
+options:
+  -h, --help  show this help message and exit
+  --by KEY    what to sort by (default: size)
+  --from DIR  where they are (default: here)
+  --quiet     print no line
+
+exit codes:
+  0    success
+  3    nothing to sort
+"""
+
+
+def sort_command(prog: str = "foml sort") -> CommandLine:
+    parser = CommandLine(prog, "Sort files.", {0: "success", 3: "nothing to sort"})
+    parser.add_argument("files", nargs="*", metavar="FILE", help="the files")
+    parser.add_argument("--by", default="size", metavar="KEY", help="what to sort by")
+    parser.add_argument("--from", metavar="DIR", help="where they are (default: here)")
+    parser.add_argument("--quiet", action="store_true", help="print no line")
+    return parser
+
+
+def test_help_states_defaults_and_exit_codes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as exit_info:
+        sort_command().parse_args(["--help"])
+    assert exit_info.value.code == 0
+    assert capsys.readouterr().out == HELP
+
+
+def test_positional_arguments_may_surround_options() -> None:
+    arguments = sort_command().parse_args(["a", "--by", "name", "b", "--quiet", "c"])
+    assert (arguments.files, arguments.by, arguments.quiet) == (["a", "b", "c"], "name", True)
+    assert sort_command().parse_args([]).files == []
+
+
+@pytest.mark.parametrize("prog", ["foml sort", "python -m sort"])
+def test_a_usage_error_is_one_line_that_names_the_help(prog: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        sort_command(prog).parse_args(["a", "--by"])
+    assert exit_info.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"{prog}: error: argument --by: expected one argument; see {prog} --help\n"
+    assert captured.out == ""
+
+
+def test_errors_of_the_user_and_interrupts_become_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    class FullError(UserError):
+        exit_code = 130
+
+    @command
+    def main(error: type[BaseException] | None = None) -> int:
+        if error is not None:
+            raise error("one line", "another line")
+        return 7
+
+    assert main() == 7
+    assert capsys.readouterr().err == ""
+    assert [main(StoreError), main(error=FullError)] == [2, 130]
+    assert capsys.readouterr().err == "one line\nanother line\n" * 2
+    assert main(KeyboardInterrupt) == 130
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ZeroDivisionError):
+        main(ZeroDivisionError)
+
+
+@pytest.mark.parametrize("module", [build, inspect, verify])
+def test_commands_of_streams_use_it(module: object, capsys: pytest.CaptureFixture[str]) -> None:
+    for prog in ("foml x", f"python -m {module.__name__}"):  # type: ignore[attr-defined]
+        with pytest.raises(SystemExit) as exit_info:
+            module.main([], prog) if prog == "foml x" else module.main([])  # type: ignore[attr-defined]
+        assert exit_info.value.code == 2
+        assert capsys.readouterr().err.startswith(f"{prog}: error: the following arguments are required: ")
