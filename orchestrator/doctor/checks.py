@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestrator.config.schema import Sweep
 from orchestrator.doctor.nodes import Finding, check_nodes, gpus_agree, ill, torch_gpus, well
 from orchestrator.execution.ray_session import local_gpus, prepare_environment
-from orchestrator.storage.remote_folder import marked
+from orchestrator.storage.remote_folder import marker_file
 from streams.errors import UserError
 from streams.store.address import is_address, shown
 from streams.store.cache import cache_folder
@@ -81,7 +81,7 @@ def room(sweep: Sweep) -> Iterator[Finding]:
     storage = sweep.document.storage
     folders = {"cache": cache_folder()}
     if is_address(storage):
-        with marked(storage):
+        with marker_file(storage):
             yield well(f"storage {shown(storage)}: can be written")
     else:
         folders = {"storage": Path(storage), **folders}

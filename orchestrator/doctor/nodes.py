@@ -14,7 +14,7 @@ from orchestrator.config.schema import Sweep
 from orchestrator.execution import nodes
 from orchestrator.execution.nodes import Node
 from orchestrator.execution.ray_session import ray_running
-from orchestrator.storage.remote_folder import is_there, marked
+from orchestrator.storage.remote_folder import has_file, marker_file
 from streams.store.address import shown
 
 CLOCKS_S = 2.0
@@ -64,7 +64,7 @@ def report(storage: str, marker: str) -> Report:
     return Report(
         {"python": platform.python_version(), **found, "this project": own},
         torch_gpus(),
-        is_there(storage, marker),
+        has_file(storage, marker),
     )
 
 
@@ -88,7 +88,7 @@ def check_nodes(sweep: Sweep, local: bool) -> Iterator[Finding]:
             )
         total = f"{sum(node.cpus for node in found):g} CPUs and {sum(node.gpus for node in found):g} GPUs"
         yield well(f"cluster: {len(found)} nodes with {total}")
-        with marked(sweep.document.storage) as marker:
+        with marker_file(sweep.document.storage) as marker:
             yield from _ask(found, *marker)
 
 

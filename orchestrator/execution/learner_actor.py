@@ -191,10 +191,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     def _chunk_of(self, member: str, batches: int) -> trial_files.Chunk | None:
         """The newest whole chunk of a member of the population, of at most so many batches."""
         if self._copy is None:
-            return trial_files.until(self._folder.parent / member, batches, self._device)
+            return trial_files.load_at_most(self._folder.parent / member, batches, self._device)
         theirs = TrialCopy(self._config["donors"][member])
         try:
-            return trial_files.until(theirs.folder, batches, self._device)
+            return trial_files.load_at_most(theirs.folder, batches, self._device)
         finally:
             theirs.close()
 

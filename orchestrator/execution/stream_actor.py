@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.protocol.source import Shape, Stack, StoreSource
 from orchestrator.storage.mirror import Mirror
-from orchestrator.storage.remote_folder import is_there
+from orchestrator.storage.remote_folder import has_file
 from streams.errors import StoreError
 from streams.schedule import Schedule
 from streams.store.address import is_address, joined, shown
@@ -70,7 +70,7 @@ class StreamActor:
 
     def sees(self, address: str, name: str) -> bool:
         """Whether there is a file of that name at the address, seen from this node."""
-        return is_there(address, name)
+        return has_file(address, name)
 
     def path(self) -> str:
         """Where the store lies on this node: learners map the same files."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.plan import POPULATION
-from orchestrator.search.population.rounds import checked
+from orchestrator.storage.atomic import without_digest
 from orchestrator.tracking.reader import SweepRuns
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def read(sweep: SweepRuns) -> list[Descent]:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(sweep.client.download_artifacts(sweep.run_id, f"{POPULATION}{name}.json", folder))
-                found.append(Descent(checked(path.read_text(encoding="utf-8"))))
+                found.append(Descent(without_digest(path.read_text(encoding="utf-8"))))
         except (MlflowException, OSError):
             continue  # no round is over yet, or artifacts are out of reach
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,1 +1,1 @@
-"""A sweep's folder: journal, trial files, and copies at a remote address."""
+"""The folder of a sweep: journal, trial files, and copies at an address."""

@@ -1,7 +1,8 @@
-"""One command at a time runs a sweep whose results lie at an address, whichever machine it is on.
+"""The lease of a sweep whose results are at an address: one command at a time runs it, on any machine.
 
-Each machine has a file of its own there, which a running sweep writes again every now and then: whoever finds another's
-waits for a sign of life, and goes on where there is none. Ages are by the clock of the place, not by any machine's.
+Each machine has a lease file at the address, which a running sweep renews periodically. A command that finds the lease
+of another machine waits for its renewal, and continues if there is none. Ages are measured by the clock of the address,
+not of a machine.
 """
 
 from __future__ import annotations
@@ -17,81 +18,85 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.errors import ConfigError, fault
-from orchestrator.storage.remote_folder import FAILURES, Place, reached
+from orchestrator.storage import atomic
+from orchestrator.storage.remote_folder import FAILURES, RemoteFolder, address_faults
 
-RENEW_S, STALE_S, POLL_S = 20.0, 90.0, 2.0
-"""Between two writings of a claim; the age at which it counts no more; between two looks at another's."""
+RENEW_S, EXPIRY_S, POLL_S = 20.0, 90.0, 2.0
+"""Seconds between renewals of a lease; after which it expires; between two looks at the leases of others."""
 PREFIX = ".running-"
 _NAME = ".machine"
-"""In the copy of the sweep's folder: the name of this machine's claims, for it to take its own over at once."""
+"""The file in the local copy of the sweep's folder that holds the name of this machine's lease, so that a machine
+resumes its own sweep immediately."""
 
 
 @contextmanager
-def claimed(address: str, local: Path, tell: Callable[[str], None] = print) -> Iterator[None]:
-    """No other machine runs this sweep inside this block.
+def hold_lease(address: str, local: Path, report: Callable[[str], None] = print) -> Iterator[None]:
+    """Hold the lease of a sweep, renewed by a thread, and delete it at the end.
 
     Args:
         address: of the sweep's folder.
-        local: its copy here, which the caller has locked.
-        tell: is given a line if another machine has to be waited for.
+        local: the local copy of that folder, which the caller has locked.
+        report: receives a line if the command waits for another machine's lease.
 
     Raises:
-        ConfigError: another machine runs it; or the address cannot be written.
+        ConfigError: another machine runs the sweep; or the address cannot be written.
     """
     known = local / _NAME
     name = known.read_text() if known.is_file() else PREFIX + secrets.token_hex(8)
-    known.write_text(name)
-    claim = local / name
-    claim.write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
-    with reached(address):
-        place = Place(address)
-        place.put(claim)
+    atomic.write(known, name)
+    lease = local / name
+    atomic.write(lease, json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+    with address_faults(address):
+        remote = RemoteFolder(address)
+        remote.put(lease)
     over = threading.Event()
 
     def renew() -> None:
         while not over.wait(RENEW_S):
-            with suppress(*FAILURES):  # out of reach for a while: then the next time
-                place.put(claim)
+            with suppress(*FAILURES):  # temporarily unreachable: try again in the next round
+                remote.put(lease)
 
-    renewing = threading.Thread(target=renew, name="claim", daemon=True)
-    renewing.start()
+    renewal = threading.Thread(target=renew, name="lease", daemon=True)
+    renewal.start()
     try:
-        with reached(address):
-            _await_others(place, name, tell)
+        with address_faults(address):
+            _await_others(remote, name, report)
         yield
     finally:
         over.set()
-        renewing.join(STALE_S)  # or it could write the claim after its end
+        renewal.join(EXPIRY_S)  # or the thread could write the lease after its deletion
         with suppress(*FAILURES):
-            place.remove(name)
+            remote.remove(name)
 
 
-def _await_others(place: Place, name: str, tell: Callable[[str], None]) -> None:
-    """Come back once no other machine's claim is younger than `STALE_S`; raise as soon as one is written again."""
-    seen = _others(place, name)
-    for key in seen:
-        waiting = f"a sign of it is waited for, {STALE_S:g} s at most"
-        tell(f"{place.shown}: {_holder(place, key)} has begun this sweep; {waiting}")
-    while others := _others(place, name):
+def _await_others(remote: RemoteFolder, name: str, report: Callable[[str], None]) -> None:
+    """Return once the leases of all other machines have expired; raise as soon as one is renewed."""
+    before = _others(remote, name)
+    for key in before:
+        wait = f"waiting for a renewal of its lease, {EXPIRY_S:g} s at most"
+        report(f"{remote.shown}: {_holder(remote, key)} has started this sweep; {wait}")
+    while others := _others(remote, name):
         for key, written in others.items():
-            if seen.get(key) != written:
-                remedy = f"wait for it, or stop it; if it is gone, delete {place.shown}/{key}"
+            if before.get(key) != written:
+                remedy = f"wait for it, or stop it; if it no longer runs, delete {remote.shown}/{key}"
                 rule = "one command at a time runs a sweep"
-                raise ConfigError(fault(place.shown, "", rule, _holder(place, key), remedy))
+                raise ConfigError(fault(remote.shown, "", rule, _holder(remote, key), remedy))
         time.sleep(POLL_S)
 
 
-def _others(place: Place, name: str) -> dict[str, int]:
-    """The claims of other machines that are not stale, and when they were written. Ours is written again and again, so
-    the newest of all says when it is now."""
-    written = {key: int(info.mtime_ns or 0) for key, info in place.listing().items() if key.startswith(PREFIX)}
+def _others(remote: RemoteFolder, name: str) -> dict[str, int]:
+    """The unexpired leases of other machines: name → time of writing in ns.
+
+    This machine's lease is renewed meanwhile, so the newest time of all is the present by the clock of the address.
+    """
+    written = {key: int(info.mtime_ns or 0) for key, info in remote.listing().items() if key.startswith(PREFIX)}
     now = max(written.values(), default=0)
-    return {key: at for key, at in written.items() if key != name and now - at < STALE_S * 1e9}
+    return {key: at for key, at in written.items() if key != name and now - at < EXPIRY_S * 1e9}
 
 
-def _holder(place: Place, name: str) -> str:
+def _holder(remote: RemoteFolder, name: str) -> str:
     try:
-        said = json.loads(place.read(name))
-        return f"process {said['process']} on {said['host']}"
-    except (*FAILURES, KeyError, TypeError):  # it is ending just now
+        content = json.loads(remote.read(name))
+        return f"process {content['process']} on {content['host']}"
+    except (*FAILURES, KeyError, TypeError):  # the holder is deleting its lease
         return "another machine"

@@ -1,8 +1,8 @@
-"""A sweep whose results lie at an address (`storage=s3://bucket/prefix`): what is there is the truth.
+"""A sweep whose results are at an address (`storage=s3://bucket/prefix`): the files there are the source of truth.
 
-All that reads and writes a sweep's folder reads and writes files here; this module carries them. The driver has a copy
-of the sweep's folder in its cache, and each learner actor one of its trial's in a scratch folder. A copy is made equal
-to what is at the address before it is read, so a machine that is new to the sweep, or was away, knows all of it.
+All other code reads and writes local files; this module transfers them. The driver has a copy of the sweep's folder in
+its cache, and each learner actor has a copy of its trial's folder in a scratch folder. A copy is synchronized before it
+is read, so that any machine knows the whole sweep.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.plan import sweep_folder
-from orchestrator.storage.remote_folder import Place, finished, reached, take
+from orchestrator.storage import trial_files
+from orchestrator.storage.remote_folder import RemoteFolder, address_faults, complete_files, download
 from streams.store.address import is_address, joined, shown
 from streams.store.cache import cache_folder, locked
 
@@ -29,9 +29,12 @@ class Mirror:
 
     Args:
         storage: the address of the storage.
-        name: the sweep's.
+        name: the name of the sweep.
 
-    ``local``: the copy. ``address``: of the sweep's folder; ``shown``: the same without keys.
+    Attributes:
+        local: the copy.
+        address: of the sweep's folder.
+        shown: the same address without access keys.
 
     Raises:
         ConfigError: the address cannot be opened.
@@ -41,36 +44,38 @@ class Mirror:
         folder = sweep_folder("", name).name
         self.address = joined(storage, quote(folder))
         self.storage, self.shown = storage, shown(self.address)
-        known = hashlib.sha256(shown(storage).encode()).hexdigest()[:12]
-        self.local = cache_folder() / "sweeps" / known / folder
-        with reached(storage):
-            self._place = Place(self.address)
+        storage_hash = hashlib.sha256(shown(storage).encode()).hexdigest()[:12]
+        self.local = cache_folder() / "sweeps" / storage_hash / folder
+        with address_faults(storage):
+            self._remote = RemoteFolder(self.address)
 
     def trial_address(self, key: str) -> str:
         return joined(self.address, key)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else makes the copy equal to the address inside this block: neither the writer's thread nor another
-        command on this machine, such as `--plan`. What is written here and not yet there would be lost by that."""
+        """Lock the copy against synchronization by the writer's thread or another command on this machine (`--plan`).
+
+        A synchronization would delete files that are written locally and not yet uploaded.
+        """
         with locked(self.local):
             yield
 
     def pull(self) -> None:
-        """Know all that is at the address.
+        """Synchronize the copy with the address.
 
         Raises:
-            ConfigError: it cannot be read.
+            ConfigError: the address cannot be read.
         """
-        with reached(self.address):
+        with address_faults(self.address):
             with self.alone():
-                there, folders = finished(self._place.listing()), self._place.folders()
+                files, folders = complete_files(self._remote.listing()), self._remote.folders()
                 self.local.mkdir(parents=True, exist_ok=True)
                 for path in self.local.glob("*.json"):
-                    if path.name not in there:
+                    if path.name not in files:
                         path.unlink()
-                for name, info in there.items():
-                    take(self._place, name, info, self.local / name)
+                for name, info in files.items():
+                    download(self._remote, name, info, self.local / name)
                 for path in self.local.glob("*/chunk-*"):
                     if path.parent.name not in folders:
                         shutil.rmtree(path.parent, ignore_errors=True)
@@ -79,49 +84,49 @@ class Mirror:
                     self.pull_trial(key)
 
     def pull_trial(self, key: str) -> None:
-        """Know all that is there of one trial."""
+        """Synchronize the folder of one trial."""
         with self.alone():
-            Place(self.trial_address(key)).pull(self.local / key)
+            RemoteFolder(self.trial_address(key)).pull(self.local / key)
 
     def push(self, path: Path) -> None:
-        """Put a file of the local copy at the address.
+        """Upload a file of the copy.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: the address cannot be written.
         """
-        with reached(self.address):
+        with address_faults(self.address):
             folder = path.parent.relative_to(self.local)
-            Place(joined(self.address, *folder.parts) if folder.parts else self.address).put(path)
+            RemoteFolder(joined(self.address, *folder.parts) if folder.parts else self.address).put(path)
 
     def remove(self, path: Path) -> None:
-        """Delete at the address what a file of the sweep's own folder was put as."""
-        with reached(self.address):
-            self._place.remove(path.name)
+        """Delete a file of the sweep's folder (not of a trial's) at the address."""
+        with address_faults(self.address):
+            self._remote.remove(path.name)
 
     def push_report(self, folder: Path) -> None:
-        """Put a report at the address, beside the trials."""
-        with reached(self.address):
+        """Upload a report beside the trials."""
+        with address_faults(self.address):
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                Place(joined(self.address, "report", *path.parent.relative_to(folder).parts)).put(path)
+                RemoteFolder(joined(self.address, "report", *path.parent.relative_to(folder).parts)).put(path)
 
     def forget(self, key: str) -> None:
-        """Delete all that is there of one trial."""
-        with reached(self.address):
-            Place(self.trial_address(key)).clear()
+        """Delete all files of one trial at the address."""
+        with address_faults(self.address):
+            RemoteFolder(self.trial_address(key)).clear()
 
 
 def open_folder(storage: str, name: str) -> tuple[Path, Mirror | None]:
-    """The sweep's folder on this machine, and the mirror if it is a copy of what lies at an address.
+    """The sweep's folder on this machine, and its mirror if the storage is an address.
 
     Raises:
-        ConfigError: the address cannot be read, or the path is no folder that can be written or made.
+        ConfigError: the address cannot be read, or the path is not a folder that can be written or created.
     """
     if not is_address(storage):
-        whole = Path(storage).absolute()
-        there = next(path for path in (whole, *whole.parents) if path.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            rule = "must be a folder that can be written, or be made"
-            raise ConfigError(fault("storage", "", rule, storage, f"look at {there}"))
+        folder = Path(storage).absolute()
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            rule = "must be a folder that can be written or created"
+            raise ConfigError(fault("storage", "", rule, storage, f"check {existing}"))
         return sweep_folder(storage, name), None
     mirror = Mirror(storage, name)
     mirror.pull()
@@ -131,61 +136,58 @@ def open_folder(storage: str, name: str) -> tuple[Path, Mirror | None]:
 class TrialCopy:
     """A learner actor's scratch copy of its trial's folder at an address.
 
-    ``folder``: the copy. Once the trial is claimed it is equal to what is at the address, and the actor's alone.
+    Attributes:
+        folder: the copy. After the trial is claimed it is synchronized, and only this actor writes it.
     """
 
+    _uploaded: dict[Path, tuple[int, int]]
+
     def __init__(self, address: str) -> None:
-        self._place = Place(address)
+        self._remote = RemoteFolder(address)
         self.folder = Path(tempfile.mkdtemp(prefix="foml-trial-"))
-        self._place.pull(self.folder)
-        self._there = self._stamps()
+        self._synchronize()
 
     def claim(self, attempt: int) -> None:
-        """Tell all that this attempt has begun."""
+        """Upload the claim of this attempt, then synchronize again: an earlier attempt may have written meanwhile."""
         self._claim = self.folder / f"attempt-{attempt:04d}"
-        self._owned_by = _first_line(self._claim.read_bytes())
-        self._push(self._claim)
-        self._place.pull(self.folder)  # once more: what the attempt before wrote until now
-        self._there = self._stamps()
+        self._owner = _first_line(self._claim.read_bytes())
+        self._remote.put(self._claim)
+        self._synchronize()
 
     def push(self, attempt: int) -> None:
-        """Bring the address up to this copy: what is new first, the chunk file last of it, then what is old goes.
+        """Upload what is new, the chunk file last, and then delete what no longer exists in the copy.
 
         Raises:
-            SupersededError: another attempt was begun since, here or elsewhere: nothing is written.
+            SupersededError: another attempt was claimed since, on any machine; nothing is uploaded.
         """
-        from orchestrator.storage.trial_files import SupersededError
-
-        names = [name for name in self._place.listing() if name.startswith("attempt-")]
-        if max(names, default="") != self._claim.name or self._owner(self._claim.name) != self._owned_by:
-            raise SupersededError(f"{self._place.shown}: attempt {attempt} was superseded; it writes no more")
+        names = [name for name in self._remote.listing() if name.startswith("attempt-")]
+        if (
+            max(names, default="") != self._claim.name
+            or _first_line(self._remote.read(self._claim.name)) != self._owner
+        ):
+            rule = f"attempt {attempt} was superseded; it writes nothing more"
+            raise trial_files.SupersededError(f"{self._remote.shown}: {rule}")
         stamps = self._stamps()
-        changed = [path for path, stamp in stamps.items() if self._there.get(path) != stamp]
+        changed = [path for path, stamp in stamps.items() if self._uploaded.get(path) != stamp]
         for path in sorted(changed, key=lambda path: (path.name.startswith("chunk-"), path.name)):
-            self._push(path)
-        for path in set(self._there) - set(stamps):
-            self._place.remove(path.name)
-        self._there = stamps
-
-    def _owner(self, claim: str) -> bytes:
-        return _first_line(self._place.read(claim))
+            self._remote.put(path)
+        for path in set(self._uploaded) - set(stamps):
+            self._remote.remove(path.name)
+        self._uploaded = stamps
 
     def close(self) -> None:
-        """Remove the copy."""
+        """Delete the copy."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _push(self, path: Path) -> None:
-        self._place.put(path)
-        self._there = {**getattr(self, "_there", {}), path: _stamp(path)}
+    def _synchronize(self) -> None:
+        self._remote.pull(self.folder)
+        self._uploaded = self._stamps()
 
-    def _stamps(self) -> dict[Path, Any]:
-        return {path: _stamp(path) for path in self.folder.iterdir() if path.is_file() and path.name[0] != "."}
+    def _stamps(self) -> dict[Path, tuple[int, int]]:
+        """Size in bytes and time of modification in ns of each file, hidden ones excluded."""
+        stats = {path: path.stat() for path in self.folder.iterdir() if path.is_file() and path.name[0] != "."}
+        return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 def _first_line(content: bytes) -> bytes:
     return content.partition(b"\n")[0]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns

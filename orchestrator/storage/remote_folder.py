@@ -1,6 +1,6 @@
-"""One folder at an address (`s3://bucket/prefix`, `file:///…`), and whether it can be reached.
+"""One folder at an address (`s3://bucket/prefix`, `file:///…`), and whether the address is reachable.
 
-Every file is put in one piece, so it is there whole or not at all, and nothing at an address is ever renamed.
+Every file is uploaded in one operation, so it exists completely or not at all; files at an address are never renamed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,100 +17,99 @@ import pyarrow as pa
 from pyarrow import fs
 
 from orchestrator.errors import ConfigError, fault
+from orchestrator.storage import atomic
 from streams.store.address import is_address, open_address, shown
 
 FAILURES = (OSError, pa.ArrowException, ValueError)
-"""What is raised by an address that is out of reach or refuses."""
+"""What an address that is unreachable or denies access raises."""
 
 logger = logging.getLogger(__name__)
 
 
-class Place:
-    """One folder at an address, flat: files are put, taken and removed by their names."""
+class RemoteFolder:
+    """One folder at an address, without subfolders: files are uploaded, read and removed by name."""
 
     def __init__(self, address: str) -> None:
         self.shown = shown(address)
         self._files, self._root = open_address(address)
 
     def listing(self) -> dict[str, fs.FileInfo]:
-        """The files there by name."""
-        found = self._files.get_file_info(fs.FileSelector(str(self._root), allow_not_found=True))
-        return {info.base_name: info for info in found if info.type == fs.FileType.File}
+        """The files of the folder: name → size and time of writing."""
+        infos = self._files.get_file_info(fs.FileSelector(str(self._root), allow_not_found=True))
+        return {info.base_name: info for info in infos if info.type == fs.FileType.File}
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        there: bool = self._files.get_file_info(str(self._root / name)).type == fs.FileType.File
-        return there
+        """Whether a file of this name exists."""
+        exists: bool = self._files.get_file_info(str(self._root / name)).type == fs.FileType.File
+        return exists
 
     def folders(self) -> list[str]:
-        """Names of the folders there."""
-        found = self._files.get_file_info(fs.FileSelector(str(self._root), allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+        """Names of the subfolders."""
+        infos = self._files.get_file_info(fs.FileSelector(str(self._root), allow_not_found=True))
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def put(self, path: Path) -> None:
-        """Copy a file there, whole or not at all, in place of what has its name."""
-        if isinstance(self._files, fs.LocalFileSystem):  # a folder (`file://`): there, whole means renamed
+        """Upload a file under its name, atomically; an older one of that name is replaced."""
+        if isinstance(self._files, fs.LocalFileSystem):  # `file://`: a stream would expose an incomplete file
             (folder := Path(self._root)).mkdir(parents=True, exist_ok=True)
-            unfinished = folder / f".{path.name}.{secrets.token_hex(4)}"
-            shutil.copyfile(path, unfinished)
-            unfinished.replace(folder / path.name)
+            atomic.write(folder / path.name, path.read_bytes())
             return
         with self._files.open_output_stream(str(self._root / path.name)) as stream:
             stream.write(path.read_bytes())
 
     def read(self, name: str) -> bytes:
-        """A file's content."""
+        """The content of a file."""
         with self._files.open_input_stream(str(self._root / name)) as stream:
             content: bytes = stream.read()
         return content
 
     def remove(self, name: str) -> None:
-        """Delete a file; nothing if it is not there, or if another deletes it at the same time."""
+        """Delete a file if it exists, also if another process deletes it at the same time."""
         with suppress(FileNotFoundError):
             if self.has(name):
                 self._files.delete_file(str(self._root / name))
 
     def clear(self) -> None:
-        """Delete every file there."""
+        """Delete every file of the folder."""
         for name in self.listing():
             self.remove(name)
 
     def pull(self, folder: Path) -> None:
-        """Make a local folder equal to this one; files that are the same stay as they are."""
+        """Make a local folder equal to this one; equal files are not transferred."""
         folder.mkdir(parents=True, exist_ok=True)
         complete = False
-        while not complete:  # where a file was deleted since it was listed, there is a newer one that was not
-            there = finished(self.listing())
-            complete = all(take(self, name, info, folder / name) for name, info in there.items())
+        while not complete:  # a file that was deleted after the listing has a successor that was not listed
+            files = complete_files(self.listing())
+            complete = all(download(self, name, info, folder / name) for name, info in files.items())
         for path in folder.iterdir():
-            if path.name[0] != "." and path.name not in there and path.is_file():
+            if path.name[0] != "." and path.name not in files and path.is_file():
                 path.unlink(missing_ok=True)
 
 
-def finished(there: dict[str, fs.FileInfo]) -> dict[str, fs.FileInfo]:
-    """Without those that somebody is writing, or marks a place with."""
-    return {name: info for name, info in there.items() if not name.startswith(".")}
+def complete_files(listing: dict[str, fs.FileInfo]) -> dict[str, fs.FileInfo]:
+    """A listing without hidden files: temporary files, leases and markers."""
+    return {name: info for name, info in listing.items() if not name.startswith(".")}
 
 
-def take(place: Place, name: str, info: fs.FileInfo, path: Path) -> bool:
-    """Bring one file, unless it is here already. Returns whether it was still there."""
+def download(remote: RemoteFolder, name: str, info: fs.FileInfo, path: Path) -> bool:
+    """Download one file unless the local one has its size and time; false if the remote file no longer exists."""
     stamp = int(info.mtime_ns or 0)
     if path.is_file() and path.stat().st_size == info.size and path.stat().st_mtime_ns == stamp:
         return True
     try:
-        content = place.read(name)
+        content = remote.read(name)
     except FileNotFoundError:
         return False
-    unfinished = path.with_name(f".{name}.{os.getpid()}")
-    unfinished.write_bytes(content)
-    os.utime(unfinished, ns=(stamp, stamp))
-    unfinished.replace(path)
+    with atomic.replacing(path) as file:
+        file.write(content)
+        file.flush()
+        os.utime(file.fileno(), ns=(stamp, stamp))
     return True
 
 
 @contextmanager
-def reached(address: str) -> Iterator[None]:
-    """For this block, what an address does not do is told in one line.
+def address_faults(address: str) -> Iterator[None]:
+    """Report what the address raises in this block as one line.
 
     Raises:
         ConfigError: naming the address.
@@ -119,36 +117,37 @@ def reached(address: str) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        rule = f"must be a folder, or an address that can be read and written ({' '.join(str(error).split())})"
-        raise ConfigError(fault("storage", "", rule, shown(address), "look at bucket, rights and AWS_* here")) from None
+        rule = f"must be a folder, or an address that can be read and written ({atomic.reason(error)})"
+        raise ConfigError(fault("storage", "", rule, shown(address), "check bucket, rights and AWS_* here")) from None
 
 
 @contextmanager
-def marked(storage: str) -> Iterator[tuple[str, str]]:
-    """For this block, a file in the storage (a path or an address). Gives the storage's address and the file's name,
-    for `is_there` to be asked elsewhere.
+def marker_file(storage: str) -> Iterator[tuple[str, str]]:
+    """Keep a file with a random name in the storage (a path or an address) during this block.
+
+    Yields the address of the storage and the file's name, for `has_file` on another machine.
 
     Raises:
-        ConfigError: it cannot be written there.
+        ConfigError: the storage cannot be written.
     """
     name = f".seen-{secrets.token_hex(8)}"
     address = storage if is_address(storage) else Path(storage).absolute().as_uri()
-    with reached(address):
-        place = Place(address)
+    with address_faults(address):
+        remote = RemoteFolder(address)
         with tempfile.TemporaryDirectory() as scratch:
             (Path(scratch) / name).write_text(name)
-            place.put(Path(scratch) / name)
+            remote.put(Path(scratch) / name)
     try:
         yield address, name
     finally:
-        with reached(address):
-            place.remove(name)
+        with address_faults(address):
+            remote.remove(name)
 
 
-def is_there(address: str, name: str) -> bool:
-    """Whether a file is at an address, seen from this machine; false if the address is out of reach."""
+def has_file(address: str, name: str) -> bool:
+    """Whether a file exists at an address, as seen from this machine; false if the address is unreachable."""
     try:
-        return Place(address).has(name)
+        return RemoteFolder(address).has(name)
     except FAILURES as error:
         logger.warning("%s: %s", shown(address), error)
         return False

@@ -1,7 +1,7 @@
-"""Which checkpoints of a trial are kept besides the last: `keep_checkpoints: last | all | n`, that is every n tasks.
+"""Checkpoint retention: `keep_checkpoints: last | all | n`, where n keeps one checkpoint every n tasks.
 
-`learner.pt` is the learner at the end of the stream, `learner-00000300.pt` the one that had learned 300 batches. A
-checkpoint is kept with the batch after which every seed has left the task in question.
+`learner.pt` is the learner at the end of the stream, `learner-00000300.pt` the learner after 300 batches. A checkpoint
+is kept after the batch with which every seed has completed the task.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NAME = re.compile(r"learner-(\d+)\.pt")
 
 
 def file_name(batches: int) -> str:
-    """The file of the learner that has learned so many batches.
+    """The file name of the learner after `batches` batches.
 
     >>> file_name(300)
     'learner-00000300.pt'
@@ -23,7 +23,7 @@ def file_name(batches: int) -> str:
 
 
 def step(name: str) -> int | None:
-    """The batches that a file's name speaks of; None for any other file.
+    """The batches in a checkpoint's file name; None for any other file.
 
     >>> step("learner-00000300.pt"), step("learner.pt")
     (300, None)
@@ -33,11 +33,11 @@ def step(name: str) -> int | None:
 
 
 def steps(keep: str | int, ends: Sequence[Iterable[tuple[int, int]]], batch_size: int) -> list[int]:
-    """The batches after which a checkpoint is kept, the stream's end left out: it has `learner.pt`.
+    """The batches after which a checkpoint is kept, without the end of the stream, which has `learner.pt`.
 
     Args:
         keep: `last`, `all`, or a number of tasks.
-        ends: each seed's tasks: (position after its last datapoint, task).
+        ends: for each seed, its tasks as (position after the last datapoint, task).
         batch_size: datapoints per batch.
 
     >>> steps(2, [[(50, 7), (100, 3), (150, 5), (205, 1), (250, 2)]], 10)
@@ -48,6 +48,6 @@ def steps(keep: str | int, ends: Sequence[Iterable[tuple[int, int]]], batch_size
     if keep == LAST:
         return []
     every = 1 if keep == ALL else int(keep)
-    left = [max(position for position, _ in places) for places in zip(*ends, strict=False)]
-    batches = [-(-position // batch_size) for position in left]
+    ends_of_all = [max(position for position, _ in positions) for positions in zip(*ends, strict=False)]
+    batches = [-(-position // batch_size) for position in ends_of_all]
     return sorted({at for at in batches[every - 1 :: every] if at < batches[-1]})

@@ -1,9 +1,8 @@
-"""Chunk files: a trial's state and its curves so far in one file, which is the truth about the trial.
+"""Chunk files: a trial's state and its curves so far in one file, the source of truth about the trial.
 
-A chunk file is written under a temporary name and renamed, so it is whole or not there, and state and curves cannot
-part. A trial keeps its newest two, and those that others may still copy from. Files are numbered by attempt: a trial
-that starts claims the next number, and a predecessor that still runs somewhere (after its driver was killed, say) can
-no longer write.
+A chunk file is written atomically, so that state and curves always belong together. A trial keeps its two newest, and
+those that other members of its population may still copy from. Each start of a trial claims the next attempt number;
+an actor of an earlier attempt that still runs (after its driver was killed, for example) can no longer write.
 """
 
 from __future__ import annotations
@@ -16,33 +15,40 @@ import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import torch
 
-from learners.checkpoint import check_whole
 from orchestrator.errors import OrchestratorError
 from orchestrator.protocol.curves import Curves
+from orchestrator.storage import atomic
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = 1
 KEPT = 2
-DAMAGED = "damaged-"
-"""Stands before the name of a chunk file that was set aside: it is kept, and read no more."""
 LEARNER_FILE = "learner.pt"
-_DAMAGE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, TypeError, ValueError)
+_DAMAGE = (*atomic.DAMAGE, RuntimeError, EOFError, pickle.UnpicklingError)
 _NAME = re.compile(r"chunk-(\d{8})-(\d{4})\.pt")
 
 logger = logging.getLogger(__name__)
 
 
 class SupersededError(OrchestratorError):
-    """A newer attempt at this trial has begun: this one must write no more."""
+    """A newer attempt at this trial has started: this one must not write."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A trial after `curves.batches` batches. `state`: of protocol and learner. `finished`: the stream is over."""
+    """A trial after `batches` batches.
+
+    Attributes:
+        path: the chunk file.
+        state: the state of protocol and learner.
+        curves: everything measured so far.
+        finished: whether the trial has reached the end of the stream.
+    """
 
     path: Path
     state: dict[str, Any]
@@ -55,9 +61,9 @@ class Chunk:
 
 
 def claim(folder: Path) -> int:
-    """Begin a new attempt at the trial in this folder; its number fences off all earlier ones.
+    """Start a new attempt at the trial in this folder, and return its number, which fences off all earlier attempts.
 
-    The file that claims it says who it is: host and process id.
+    The claim, a file `attempt-NNNN`, names host and process.
     """
     folder.mkdir(parents=True, exist_ok=True)
     attempt = _attempt(folder) + 1
@@ -68,36 +74,36 @@ def claim(folder: Path) -> int:
             break
         except FileExistsError:
             attempt += 1
-    for unfinished in folder.glob(".chunk-*"):  # of those who were killed while they wrote
-        unfinished.unlink(missing_ok=True)
+    # After the claim exists: an earlier attempt that is about to rename its temporary file fails, see `write`.
+    for temporary in folder.glob(".chunk-*"):
+        temporary.unlink(missing_ok=True)
     return attempt
 
 
 def write(
     folder: Path, attempt: int, state: dict[str, Any], curves: Curves, finished: bool, keep: Collection[int] = ()
 ) -> Path:
-    """Write one chunk file, and delete those older than the newest two; not those after the batches in `keep`.
+    """Write one chunk file, and delete those older than the two newest.
+
+    Args:
+        keep: batches after which chunk files are not deleted.
 
     Raises:
-        SupersededError: another attempt has been claimed since `attempt` was.
+        SupersededError: another attempt was claimed after `attempt`.
     """
+    import torch
+
     path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
-    temporary = folder / f".{path.name}.{os.getpid()}"
     content = {"format": FORMAT, "state": state, "curves": _as_tensors(curves.state_dict()), "finished": finished}
+
+    def save(file: BinaryIO) -> None:
+        torch.save(content, file)
+        if _attempt(folder) != attempt:
+            raise _superseded(folder, attempt)
+
     try:
-        with temporary.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if _attempt(folder) != attempt:
-        temporary.unlink(missing_ok=True)
-        raise _superseded(folder, attempt)
-    try:
-        temporary.replace(path)
-    except FileNotFoundError:  # removed by one that has claimed the trial since we looked
+        atomic.write(path, save)
+    except FileNotFoundError:  # an attempt claimed after this check has deleted the temporary file
         raise _superseded(folder, attempt) from None
     for (batches, _), old in _files(folder)[KEPT:]:
         if batches not in keep:
@@ -107,61 +113,72 @@ def write(
 
 def _superseded(folder: Path, attempt: int) -> SupersededError:
     newer = _attempt(folder)
-    return SupersededError(f"{folder}: attempt {attempt} was superseded by attempt {newer}; it writes no more")
+    return SupersededError(f"{folder}: attempt {attempt} was superseded by attempt {newer}; it writes nothing more")
 
 
-def until(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk | None:
-    """The newest chunk of at most so many batches that is whole; None if there is none. For those who only look."""
-    return _settled(folder, map_location, batches)[0]
+def load_at_most(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk | None:
+    """The newest intact chunk of at most `batches` batches, or None; changes no file."""
+    return _newest_intact(folder, map_location, batches)[0]
 
 
-def reached(folder: Path) -> int:
-    """The batches of the newest chunk by its name, 0 if there is none; whether it is whole is not looked at."""
+def newest_step(folder: Path) -> int:
+    """The batches in the name of the newest chunk file, 0 if none exists; its content is not checked."""
     files = _files(folder)
     return files[0][0][0] if files else 0
 
 
-def newest(folder: Path, map_location: torch.device | str = "cpu", aside: list[str] | None = None) -> Chunk | None:
-    """The newest chunk that is whole; None if there is none.
+def newest(
+    folder: Path, map_location: torch.device | str = "cpu", quarantined: list[str] | None = None
+) -> Chunk | None:
+    """The newest intact chunk, or None; newer, damaged ones are logged.
 
-    Damaged ones that are newer are passed over, which the log tells. With `aside`, for one who alone writes here, they
-    are renamed, and `aside` is given a line for each.
+    Args:
+        quarantined: for the only writer of the folder: damaged files are quarantined instead of logged, and a line for
+            each is appended.
     """
-    found, damaged = _settled(folder, map_location)
-    instead = f"batch {found.batches}, from the chunk before it" if found else "the beginning: no older one is whole"
+    chunk, damaged = _newest_intact(folder, map_location)
     for path, reason in damaged:
-        line = f"{path}: damaged ({reason}); the trial goes on at {instead}"
-        if aside is None:
+        rest = f"resumes at batch {chunk.batches}, from an older chunk" if chunk else "has no older intact chunk"
+        line = f"{path}: damaged ({reason}); the trial {rest}"
+        if quarantined is None:
             logger.warning("%s", line)
         else:
-            path.replace(path.with_name(DAMAGED + path.name))
-            aside.append(f"{line}; the damaged one is kept as {DAMAGED}{path.name}")
-    return found
+            quarantined.append(f"{line}; {atomic.quarantine(path)}")
+    return chunk
 
 
-def _settled(
+def is_intact(path: Path) -> bool:
+    """Whether a file of `torch.save` exists and matches its checksums."""
+    from learners import checkpoint  # imports torch
+
+    return checkpoint.is_whole(path)
+
+
+def _newest_intact(
     folder: Path, map_location: torch.device | str, limit: int | None = None
 ) -> tuple[Chunk | None, list[tuple[Path, str]]]:
-    """The newest chunk that is whole, of at most `limit` batches, and the newer ones that are damaged, and why; its
-    writer may write and delete meanwhile."""
+    """The newest intact chunk of at most `limit` batches, and the newer damaged ones with the reason.
+
+    The trial may write and delete files meanwhile: if a file disappears, the folder is listed again.
+    """
     before: list[Path] = []
-    while (listed := [path for (there, _), path in _files(folder) if limit is None or there <= limit]) != before:
-        before = listed
+    while (paths := [path for (step, _), path in _files(folder) if limit is None or step <= limit]) != before:
+        before = paths
         try:
-            return _first_whole(listed, map_location)
+            return _first_intact(paths, map_location)
         except FileNotFoundError:
-            continue  # deleted by its writer since it was listed: newer ones are there
+            continue
     return None, []
 
 
-def _first_whole(files: list[Path], map_location: torch.device | str) -> tuple[Chunk | None, list[tuple[Path, str]]]:
-    """The first of these that is whole, and those before it that are damaged, and why.
+def _first_intact(paths: list[Path], map_location: torch.device | str) -> tuple[Chunk | None, list[tuple[Path, str]]]:
+    """The first intact chunk, and the damaged ones before it with the reason.
 
     Raises:
-        FileNotFoundError: one that comes before it is not there.
+        FileNotFoundError: a file before it does not exist.
     """
     damaged: list[tuple[Path, str]] = []
-    for path in files:
+    for path in paths:
         try:
             return _read(path, map_location), damaged
         except FileNotFoundError:
@@ -172,6 +189,10 @@ def _first_whole(files: list[Path], map_location: torch.device | str) -> tuple[C
 
 
 def _read(path: Path, map_location: torch.device | str) -> Chunk:
+    import torch
+
+    from learners.checkpoint import check_whole
+
     check_whole(path)
     content = torch.load(path, map_location=map_location, weights_only=True)
     if content["format"] != FORMAT:
@@ -182,8 +203,8 @@ def _read(path: Path, map_location: torch.device | str) -> Chunk:
 
 def _files(folder: Path) -> list[tuple[tuple[int, int], Path]]:
     """Chunk files, newest first: by batches, then by attempt."""
-    found = [(match, path) for path in folder.glob("chunk-*.pt") if (match := _NAME.fullmatch(path.name))]
-    return sorted((((int(m[1]), int(m[2])), path) for m, path in found), reverse=True)
+    matches = [(match, path) for path in folder.glob("chunk-*.pt") if (match := _NAME.fullmatch(path.name))]
+    return sorted((((int(m[1]), int(m[2])), path) for m, path in matches), reverse=True)
 
 
 def _attempt(folder: Path) -> int:
@@ -192,6 +213,8 @@ def _attempt(folder: Path) -> int:
 
 
 def _as_tensors(value: Any) -> Any:
+    import torch
+
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, dict):
@@ -200,6 +223,8 @@ def _as_tensors(value: Any) -> Any:
 
 
 def _as_arrays(value: Any) -> Any:
+    import torch
+
     if isinstance(value, torch.Tensor):
         return value.cpu().numpy()
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The log of a trial, a text file in its folder: its life, and what its actor printed on the way.
+"""The log of a trial, a text file in its folder: its events, and what its actor printed.
 
-An attempt at a trial that ends without a word was killed: its successor, or the driver, says so.
+If the log of an attempt ends without an event, the attempt was killed; the next attempt or the driver reports that.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from typing import Any, TextIO, cast
 
 FILE = "trial.log"
 LIMIT_BYTES = 1_000_000
-"""Where printed lines end; a trial's life is told beyond it."""
+"""The size of the log beyond which printed lines are dropped; events are still logged."""
 PROGRESS_S = 30.0
-"""Seconds between two lines about how far the trial is."""
+"""Seconds between two lines about the progress of the trial."""
 
 
 class TrialLog:
-    """Appends lines to the log in a trial's folder; `who` begins each."""
+    """Appends lines to the log in a trial's folder, each with the time and the author `who`."""
 
     def __init__(self, folder: Path, who: str) -> None:
         self._path, self._who = folder / FILE, who
-        self._told = -PROGRESS_S
+        self._last_progress = -PROGRESS_S
         self._full = False
 
     def say(self, text: str) -> None:
-        """One line, or several; a log that cannot be written ends no trial."""
+        """Log one or several lines; a log that cannot be written does not stop the trial."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(f"{now} {self._who}: {line}\n" for line in text.splitlines())
 
     def now_and_then(self, text: str) -> None:
-        """The same, but not more often than every `PROGRESS_S`."""
-        if time.monotonic() - self._told >= PROGRESS_S:
-            self._told = time.monotonic()
+        """Log the text unless the previous one was less than `PROGRESS_S` ago."""
+        if time.monotonic() - self._last_progress >= PROGRESS_S:
+            self._last_progress = time.monotonic()
             self.say(text)
 
     def printed(self, text: str) -> None:
-        """What came out of the actor's code, up to a limit."""
+        """Log what the actor's code printed, up to the size limit."""
         if self._full:
             return
         with suppress(OSError):
             self._full = self._path.exists() and self._path.stat().st_size > LIMIT_BYTES
-        self.say(f"| {text}" if not self._full else f"the log has {LIMIT_BYTES} bytes: what is printed is left out")
+        self.say(f"| {text}" if not self._full else f"the log has {LIMIT_BYTES} bytes: printed lines are dropped")
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """What this process prints, logs and warns of inside the block goes here too; an error is told and goes on."""
+        """Copy what this process prints, logs and warns into the log; log an exception with its traceback."""
         handler = _Handler(self)
         logging.getLogger().addHandler(handler)
         out, err = _Tee(sys.stdout, self), _Tee(sys.stderr, self)
@@ -70,21 +70,21 @@ class TrialLog:
 
 
 class _Tee:
-    """A text stream that passes everything on, and gives whole lines to the log."""
+    """A text stream that forwards everything and logs complete lines."""
 
     def __init__(self, stream: TextIO, log: TrialLog) -> None:
-        self._stream, self._log, self._begun = stream, log, ""
+        self._stream, self._log, self._incomplete = stream, log, ""
 
     def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
+        *lines, self._incomplete = (self._incomplete + text).split("\n")
         for line in lines:
             self._log.printed(line)
         return self._stream.write(text)
 
     def end(self) -> None:
-        if self._begun:
-            self._log.printed(self._begun)
-            self._begun = ""
+        if self._incomplete:
+            self._log.printed(self._incomplete)
+            self._incomplete = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -100,13 +100,13 @@ class _Handler(logging.Handler):
 
 
 def note_machine(claim: Path, tags: dict[str, str]) -> None:
-    """Write what an attempt runs on into the file that claims it, below who claimed it."""
+    """Append the properties of the machine to the claim of an attempt."""
     with claim.open("a", encoding="utf-8") as file:
         file.write(json.dumps(tags) + "\n")
 
 
 def machine_tags(folder: Path) -> dict[str, str]:
-    """What a trial ran on, by its attempts' claims; where they differ, all that there were, in their order."""
+    """The properties of the machines that ran a trial; values of several attempts that differ are joined in order."""
     values: dict[str, dict[str, None]] = {}
     for claim in sorted(folder.glob("attempt-*")):
         with suppress(OSError, ValueError, IndexError, AttributeError):

@@ -7,7 +7,6 @@ it is made again from the chunk files, and is the same.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -15,17 +14,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.plan.plan import Population, Trial, generator, short_hash
+from orchestrator.plan.plan import Population, Trial, generator
 from orchestrator.search.population import decisions
 from orchestrator.search.population.segments import Leg, Stage
+from orchestrator.storage import atomic
 from orchestrator.storage.journal import Journal
 
 COPIED_FROM = "hyper/copied_from"
 """The curve that has a point where a member copied another: that one's number in the population."""
-
-DAMAGED = "damaged-"
-"""Stands before the name of a schedule that was set aside: it is kept, and read no more."""
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,7 @@ class Rounds:
             ],
             "rounds": [asdict(round_) for round_ in self.decided],
         }
-        self._journal.keep(self.path, json.dumps({"digest": short_hash(content, 64), **content}, indent=2))
+        self._journal.keep(self.path, atomic.with_digest(content))
 
 
 def set_aside(root: Path, population: Population) -> str:
@@ -209,11 +205,9 @@ def set_aside(root: Path, population: Population) -> str:
     try:
         _read(path, population)
         return ""
-    except _DAMAGE as error:
-        path.replace(path.with_name(DAMAGED + path.name))
-        reason = " ".join(str(error).split()) or type(error).__name__
-        kept = f"the damaged one is kept as {DAMAGED}{path.name}"
-        return f"{path}: damaged ({reason}); the schedule is made again from the chunk files; {kept}"
+    except atomic.DAMAGE as error:
+        line = f"{path}: damaged ({atomic.reason(error)}); the decisions are recomputed from the chunk files"
+        return f"{line}; {atomic.quarantine(path)}"
 
 
 def write_schedules(journal: Journal, total_batches: int, metric: str, ended: Collection[str]) -> None:
@@ -221,19 +215,6 @@ def write_schedules(journal: Journal, total_batches: int, metric: str, ended: Co
     for population in journal.plan.populations:
         if not population.file(journal.root).exists():
             Rounds(population, total_batches, metric, journal, ended)
-
-
-def checked(text: str) -> dict[str, Any]:
-    """The content of a schedule.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is damaged.
-    """
-    content: dict[str, Any] = json.loads(text)
-    digest = content.pop("digest", None)  # those of earlier versions have none
-    if digest is not None and digest != short_hash(content, 64):
-        raise ValueError("its digest is that of another content")
-    return content
 
 
 def failed_before(root: Path, population: Population) -> dict[str, str]:
@@ -249,7 +230,7 @@ def _marks(values: Mapping[str, Any]) -> dict[str, float]:
 def _read(path: Path, population: Population) -> list[Round]:
     """The rounds in a schedule; none if there is no file."""
     try:
-        content = checked(path.read_text(encoding="utf-8"))
+        content = atomic.without_digest(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
     if content["population"] != population.hash:
@@ -264,5 +245,5 @@ def _known(path: Path, population: Population) -> list[Round]:
     """The rounds in a schedule; none if there is no whole one, for they can be had from the chunk files."""
     try:
         return _read(path, population)
-    except _DAMAGE:
+    except atomic.DAMAGE:
         return []

@@ -160,13 +160,13 @@ def test_every_kind_of_damage_at_once_and_the_sweep_ends_as_if_nothing_had_been(
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
     assert said[0].startswith("results/tiny/sweep.json: damaged (")
-    for line, path, goes_on in (
-        (said[1], newest[0], "at batch 12, from the chunk before it"),
-        (said[2], sorted(folders[1].glob("damaged-*"))[-1], "at the beginning: no older one is whole"),
-        (said[4], newest[2], "at batch 4, from the chunk before it"),
+    for line, path, consequence in (
+        (said[1], newest[0], "resumes at batch 12, from an older chunk"),
+        (said[2], sorted(folders[1].glob("damaged-*"))[-1], "has no older intact chunk"),
+        (said[4], newest[2], "resumes at batch 4, from an older chunk"),
     ):
         assert line.startswith(f"results/tiny/{path.parent.name}/{path.name.removeprefix('damaged-')}: damaged (")
-        assert f"the trial goes on {goes_on}; the damaged one is kept as damaged-chunk-" in line
+        assert f"the trial {consequence}; quarantined as damaged-chunk-" in line
     assert said[5].startswith(f"tiny: 4 trials, {os.cpu_count()} at a time")
     assert sorted(len(list(each.glob("damaged-*"))) for each in folders) == [0, 1, 1, 2]
     assert "Traceback" not in done.stderr

@@ -178,7 +178,10 @@ def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pyt
     again = run_here(folder, "--resume", "population")
     assert again.returncode == 0
     damaged, last = again.stderr.splitlines()
-    assert damaged.startswith(f"results/population/{path.name}: damaged (") and "is made again" in damaged
+    assert (
+        damaged.startswith(f"results/population/{path.name}: damaged (")
+        and "are recomputed from the chunk files; quarantined as" in damaged
+    )
     assert last == "population: 3 trials, 3 of them ended before"
     assert again.stdout == done.stdout
     assert path.read_text() == whole

@@ -1,4 +1,4 @@
-"""The sweep's folder: one sweep a name, grown without running anything twice."""
+"""The journal: one sweep per name, extended without running a trial twice."""
 
 import json
 from collections.abc import Callable
@@ -27,39 +27,39 @@ def stacks(journal: Journal) -> list[tuple[int, tuple[int, ...]]]:
     return [(trial.configuration.options["K"], trial.seeds) for trial in journal.plan.trials]
 
 
-def taken(root: Path, **change: object) -> Journal:
+def written(root: Path, **change: object) -> Journal:
     journal = Journal.look(root, plan(**change))
     journal.take()
     return journal
 
 
-def test_looking_changes_nothing(tmp_path: Path) -> None:
+def test_look_changes_no_file(tmp_path: Path) -> None:
     journal = Journal.look(tmp_path / "j", plan())
     assert stacks(journal) == [(1, (0, 1)), (5, (0, 1))]
     assert journal.finished() == set()
     assert not (tmp_path / "j").exists()
 
 
-def test_new_seeds_are_a_stack_of_their_own(tmp_path: Path) -> None:
-    taken(tmp_path)
-    grown = taken(tmp_path, seeds=4)
+def test_new_seeds_form_a_new_stack(tmp_path: Path) -> None:
+    written(tmp_path)
+    grown = written(tmp_path, seeds=4)
     assert stacks(grown) == [(1, (0, 1)), (1, (2, 3)), (5, (0, 1)), (5, (2, 3))]
-    again = taken(tmp_path, seeds=5)
+    again = written(tmp_path, seeds=5)
     assert stacks(again)[:3] == [(1, (0, 1)), (1, (2, 3)), (1, (4,))]
-    fewer = taken(tmp_path, seeds=[0, 1])
+    fewer = written(tmp_path, seeds=[0, 1])
     assert stacks(fewer) == [(1, (0, 1)), (5, (0, 1))]
-    assert stacks(taken(tmp_path, seeds=5))[:3] == [(1, (0, 1)), (1, (2, 3)), (1, (4,))]
+    assert stacks(written(tmp_path, seeds=5))[:3] == [(1, (0, 1)), (1, (2, 3)), (1, (4,))]
 
 
-def test_a_wider_grid_keeps_what_was_there(tmp_path: Path) -> None:
-    before = {trial.key for trial in taken(tmp_path).plan.trials}
-    wider = taken(tmp_path, learners=[{"name": "foml", "K": {"grid": [1, 3, 5]}}])
+def test_a_wider_grid_keeps_the_earlier_trials(tmp_path: Path) -> None:
+    before = {trial.key for trial in written(tmp_path).plan.trials}
+    wider = written(tmp_path, learners=[{"name": "foml", "K": {"grid": [1, 3, 5]}}])
     assert {trial.key for trial in wider.plan.trials} > before
     assert len(wider.plan.trials) == 3
 
 
-def test_another_sweep_of_the_name_is_refused_with_every_difference(tmp_path: Path) -> None:
-    taken(tmp_path)
+def test_another_sweep_of_the_same_name_is_refused_with_every_difference(tmp_path: Path) -> None:
+    written(tmp_path)
     with pytest.raises(ConfigError) as caught:
         Journal.look(tmp_path, plan(batch_size=5, stream={"name": "rainbow_digits", "tasks": 3}))
     keys = [line.split(": ")[1] for line in caught.value.faults]
@@ -68,20 +68,20 @@ def test_another_sweep_of_the_name_is_refused_with_every_difference(tmp_path: Pa
     assert "with 10 (got 5); choose another name" in caught.value.faults[1]
 
 
-def test_what_was_given_comes_back_as_it_was(tmp_path: Path) -> None:
-    taken(tmp_path / "j")
+def test_the_given_configuration_is_read_back(tmp_path: Path) -> None:
+    written(tmp_path / "j")
     given = given_before(tmp_path / "j", "j")
     assert given["learners"] == LEARNERS
     assert stacks(Journal.look(tmp_path / "j", make_plan(load.check(given), "store"))) == [(1, (0, 1)), (5, (0, 1))]
 
 
-def test_resuming_what_was_never_begun(tmp_path: Path) -> None:
-    taken(tmp_path / "one")
+def test_resuming_a_sweep_that_was_never_started(tmp_path: Path) -> None:
+    written(tmp_path / "one")
     with pytest.raises(
-        ConfigError, match=r"--resume: must be a sweep that was begun in .* \(got two\); there are: one"
+        ConfigError, match=r"--resume: must be a sweep that was started in .* \(got two\); existing sweeps: one"
     ):
         given_before(tmp_path / "two", "two")
-    with pytest.raises(ConfigError, match=r"NAME: must be a sweep that was begun in "):
+    with pytest.raises(ConfigError, match=r"NAME: must be a sweep that was started in "):
         given_before(tmp_path / "two", "two", "NAME")
 
 
@@ -93,29 +93,31 @@ def damaged(path: Path, content: str | Callable[[Path], None]) -> bytes:
     return path.read_bytes()
 
 
-SPOILT = ["", "{", "[]", '{"sweep": {}}', '{"given": {}, "sweep": {}, "trials": [1]}', halve, empty, garble, flip]
+DAMAGES = ["", "{", "[]", '{"sweep": {}}', '{"given": {}, "sweep": {}, "trials": [1]}', halve, empty, garble, flip]
 
 
-@pytest.mark.parametrize("content", SPOILT)
+@pytest.mark.parametrize("content", DAMAGES)
 @pytest.mark.parametrize("name", ["sweep.json", "sweep-copy.json"])
-def test_one_journal_of_two_is_enough(tmp_path: Path, name: str, content: str | Callable[[Path], None]) -> None:
-    before = stacks(taken(tmp_path, seeds=4))
-    whole = (tmp_path / name).read_bytes()
-    spoilt = damaged(tmp_path / name, content)
+def test_one_intact_file_of_two_is_enough(tmp_path: Path, name: str, content: str | Callable[[Path], None]) -> None:
+    before = stacks(written(tmp_path, seeds=4))
+    intact = (tmp_path / name).read_bytes()
+    damaged_content = damaged(tmp_path / name, content)
     assert given_before(tmp_path, "j")["seeds"] == 4
-    said: list[str] = []
+    lines: list[str] = []
     journal = Journal.look(tmp_path, plan(seeds=4))
-    journal.take(tell=said.append)
-    (line,) = said
-    assert line.startswith(f"{tmp_path / name}: damaged (") and line.endswith(f"this is kept as damaged-{name}")
+    journal.take(report=lines.append)
+    (line,) = lines
+    other = ({"sweep.json", "sweep-copy.json"} - {name}).pop()
+    assert line.startswith(f"{tmp_path / name}: damaged (")
+    assert line.endswith(f"); {other} is used instead; quarantined as damaged-{name}")
     assert stacks(journal) == before
-    assert (tmp_path / name).read_bytes() == whole
-    assert (tmp_path / f"damaged-{name}").read_bytes() == spoilt
+    assert (tmp_path / name).read_bytes() == intact
+    assert (tmp_path / f"damaged-{name}").read_bytes() == damaged_content
 
 
-@pytest.mark.parametrize("content", SPOILT)
-def test_two_damaged_journals_are_one_line(tmp_path: Path, content: str | Callable[[Path], None]) -> None:
-    journal = taken(tmp_path)
+@pytest.mark.parametrize("content", DAMAGES)
+def test_two_damaged_files_are_reported_in_one_line(tmp_path: Path, content: str | Callable[[Path], None]) -> None:
+    journal = written(tmp_path)
     damaged(tmp_path / "sweep.json", content)
     damaged(tmp_path / "sweep-copy.json", content)
     with pytest.raises(
@@ -128,19 +130,19 @@ def test_two_damaged_journals_are_one_line(tmp_path: Path, content: str | Callab
 
 
 def test_a_changed_number_is_damage(tmp_path: Path) -> None:
-    """JSON that can be read, and says something else than was written."""
-    taken(tmp_path)
+    """Valid JSON with another value than was written."""
+    written(tmp_path)
     path = tmp_path / "sweep.json"
     path.write_text(path.read_text().replace('"batch_size": 10', '"batch_size": 11'))
-    said: list[str] = []
-    Journal.look(tmp_path, plan()).take(tell=said.append)
-    assert "its digest is that of another content" in said[0]
+    lines: list[str] = []
+    Journal.look(tmp_path, plan()).take(report=lines.append)
+    assert "damaged (the digest does not match the content)" in lines[0]
 
 
 @pytest.mark.parametrize("damage", [halve, empty, garble])
 def test_a_stopped_trial_stays_stopped(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    """That the file is there says enough: the newest chunk says after how many batches."""
-    journal = taken(tmp_path)
+    """The damaged file still marks the trial as stopped; the newest chunk file says after how many batches."""
+    journal = written(tmp_path)
     trial = journal.plan.trials[0]
     attempt = trial_files.claim(trial.folder(tmp_path))
     trial_files.write(trial.folder(tmp_path), attempt, {}, Curves([0, 1], 0, {"x": np.zeros((2, 12))}), finished=False)
@@ -150,9 +152,9 @@ def test_a_stopped_trial_stays_stopped(tmp_path: Path, damage: Callable[[Path], 
     assert journal.stopped() == {trial.key: 12}
 
 
-def test_a_stopped_trial_that_went_on_is_stopped_no_more(tmp_path: Path) -> None:
-    """The sweep was given again without a scheduler, which had stopped it after 12 batches."""
-    journal = taken(tmp_path)
+def test_a_stopped_trial_that_was_resumed_counts_as_running(tmp_path: Path) -> None:
+    """The scheduler stopped it after 12 batches, and the sweep was then resumed without a scheduler."""
+    journal = written(tmp_path)
     trial = journal.plan.trials[0]
     folder = trial.folder(tmp_path)
     attempt = trial_files.claim(folder)
@@ -179,9 +181,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         Journal.look(tmp_path / "file" / "j", plan()).take()
 
 
-def test_the_journal_names_every_stack(tmp_path: Path) -> None:
-    taken(tmp_path)
-    taken(tmp_path, seeds=3)
+def test_the_journal_lists_every_stack(tmp_path: Path) -> None:
+    written(tmp_path)
+    written(tmp_path, seeds=3)
     listed = json.loads((tmp_path / "sweep.json").read_text())["trials"]
     assert sorted((entry["label"], entry["seeds"]) for entry in listed) == [
         ("foml K=1", [0, 1]), ("foml K=1", [2]), ("foml K=5", [0, 1]), ("foml K=5", [2]),

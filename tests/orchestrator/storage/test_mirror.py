@@ -1,4 +1,4 @@
-"""Results at an address: copies that are made equal, attempts that fence each other off, and a sweep on a real S3."""
+"""Results at an address: synchronized copies, fenced attempts, and a sweep on an S3 server."""
 
 import os
 import shutil
@@ -13,13 +13,15 @@ from orchestrator.plan.plan import Plan
 from orchestrator.storage import lease, trial_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import Mirror, TrialCopy, open_folder
-from orchestrator.storage.remote_folder import Place, is_there
+from orchestrator.storage.remote_folder import RemoteFolder, has_file
 from orchestrator.storage.trial_files import SupersededError
 from streams.store.address import joined, open_address
 from tests.orchestrator.sweep_command import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
 
 
-def test_what_one_machine_puts_another_has_whole(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_one_machine_are_synchronized_to_another(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, mirror = open_folder(storage, "my sweep/1")
     assert mirror is not None
     (here / "trial").mkdir()
@@ -29,8 +31,8 @@ def test_what_one_machine_puts_another_has_whole(storage: str, tmp_path: Path, m
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "elsewhere"))
     there, other = open_folder(storage, "my sweep/1")
     assert other is not None and there != here
-    found = {str(path.relative_to(there)): path.read_text() for path in there.rglob("*") if path.is_file()}
-    assert found == {"sweep.json": "{}", "trial/stopped.json": "1", "trial/chunk-00000002-0001.pt": "two"}
+    files = {str(path.relative_to(there)): path.read_text() for path in there.rglob("*") if path.is_file()}
+    assert files == {"sweep.json": "{}", "trial/stopped.json": "1", "trial/chunk-00000002-0001.pt": "two"}
     mirror.forget("trial")
     other.pull()
     assert [path.name for path in there.rglob("*") if path.is_file()] == ["sweep.json"]
@@ -47,7 +49,7 @@ def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(sto
             old.unlink()
         first.push(attempt)
     kept = ["attempt-0001", "chunk-00000004-0001.pt", "chunk-00000006-0001.pt"]
-    assert sorted(Place(address).listing()) == kept
+    assert sorted(RemoteFolder(address).listing()) == kept
     second = TrialCopy(address)  # on another machine, say
     assert sorted(path.name for path in second.folder.iterdir()) == kept
     assert trial_files.claim(second.folder) == 2
@@ -55,12 +57,12 @@ def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(sto
     (first.folder / "chunk-00000008-0001.pt").write_text("8")
     with pytest.raises(SupersededError, match="attempt 1 was superseded"):
         first.push(attempt)
-    assert sorted(Place(address).listing()) == sorted([*kept, "attempt-0002"])
+    assert sorted(RemoteFolder(address).listing()) == sorted([*kept, "attempt-0002"])
     second.close()
     assert not second.folder.exists()
 
 
-def test_what_the_attempt_before_wrote_until_it_was_fenced_off_is_gone_on_from(storage: str) -> None:
+def test_a_new_attempt_resumes_from_what_the_old_one_wrote_before_the_claim(storage: str) -> None:
     address = joined(storage, "sweep", "trial")
     first = TrialCopy(address)
     first.claim(trial_files.claim(first.folder))
@@ -71,14 +73,14 @@ def test_what_the_attempt_before_wrote_until_it_was_fenced_off_is_gone_on_from(s
     (first.folder / "chunk-00000004-0001.pt").write_text("4")
     first.push(1)
     second.claim(trial_files.claim(second.folder))
-    there = ["attempt-0001", "attempt-0002", "chunk-00000004-0001.pt"]
-    assert sorted(path.name for path in second.folder.iterdir()) == there
+    names = ["attempt-0001", "attempt-0002", "chunk-00000004-0001.pt"]
+    assert sorted(path.name for path in second.folder.iterdir()) == names
     (second.folder / "chunk-00000004-0001.pt").unlink()
     second.push(2)
-    assert sorted(Place(address).listing()) == there[:2]
+    assert sorted(RemoteFolder(address).listing()) == names[:2]
 
 
-def test_of_two_that_claim_the_same_attempt_one_goes_on(storage: str) -> None:
+def test_of_two_claims_of_the_same_attempt_one_wins(storage: str) -> None:
     address = joined(storage, "sweep", "trial")
     one, two = TrialCopy(address), TrialCopy(address)
     for copy, owner in ((one, "one 1\n"), (two, "two 1\n")):
@@ -89,106 +91,106 @@ def test_of_two_that_claim_the_same_attempt_one_goes_on(storage: str) -> None:
     two.push(1)
 
 
-def test_chunks_that_are_replaced_while_they_are_brought(
-    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was listed is gone when it is to be read: newer files have come."""
+def test_chunks_replaced_during_the_download(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listed files are deleted before they are read, and newer ones were uploaded."""
     address = joined(storage, "sweep", "trial")
 
     def put(*batches: int) -> None:
         for each in batches:
             (tmp_path / f"chunk-{each:08d}-0001.pt").write_text(str(each))
-            Place(address).put(tmp_path / f"chunk-{each:08d}-0001.pt")
+            RemoteFolder(address).put(tmp_path / f"chunk-{each:08d}-0001.pt")
 
     put(2, 4)
-    read, waiting = Place.read, [6, 8]
+    read, waiting = RemoteFolder.read, [6, 8]
 
-    def while_others_come(place: Place, name: str) -> bytes:
+    def after_newer_ones_were_put(remote: RemoteFolder, name: str) -> bytes:
         if waiting:
             put(*waiting)
             waiting.clear()
             for old in ("chunk-00000002-0001.pt", "chunk-00000004-0001.pt"):
-                place.remove(old)
-        return read(place, name)
+                remote.remove(old)
+        return read(remote, name)
 
-    monkeypatch.setattr(Place, "read", while_others_come)
+    monkeypatch.setattr(RemoteFolder, "read", after_newer_ones_were_put)
     copy = TrialCopy(address)
-    found = {path.name: path.read_text() for path in copy.folder.iterdir()}
-    assert found == {"chunk-00000006-0001.pt": "6", "chunk-00000008-0001.pt": "8"}
+    files = {path.name: path.read_text() for path in copy.folder.iterdir()}
+    assert files == {"chunk-00000006-0001.pt": "6", "chunk-00000008-0001.pt": "8"}
     copy.close()
 
 
-def test_a_copy_that_is_looked_at_loses_nothing_that_is_being_written(
+def test_synchronization_does_not_delete_files_before_their_upload(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--plan` beside a sweep on the same machine makes the same copy equal to the address, where a new file is not yet."""
+    """`--plan` on the machine of a running sweep synchronizes the same copy while a new file is not uploaded yet."""
     root, mirror = open_folder(storage, "sweep")
     assert mirror is not None
     (root / "trial").mkdir()
     (root / "trial" / "attempt-0001").write_text("here 1")
     mirror.push(root / "trial" / "attempt-0001")
     journal = Journal(root, Plan("sweep", (), {}), mirror)
-    push, looks = Mirror.push, []
+    push, threads = Mirror.push, []
 
-    def while_another_looks(own: Mirror, path: Path) -> None:
-        looks.append(threading.Thread(target=Mirror(storage, "sweep").pull))
-        looks[-1].start()
-        looks[-1].join(1)  # it would be through by then; it waits
+    def while_another_synchronizes(own: Mirror, path: Path) -> None:
+        threads.append(threading.Thread(target=Mirror(storage, "sweep").pull))
+        threads[-1].start()
+        threads[-1].join(1)  # long enough without the lock, which makes it wait
         push(own, path)
 
-    monkeypatch.setattr(Mirror, "push", while_another_looks)
+    monkeypatch.setattr(Mirror, "push", while_another_synchronizes)
     for name in ("population-1.json", "trial/stopped.json"):
         journal.keep(root / name, "new")
-        looks[-1].join(120)
+        threads[-1].join(120)
         assert (root / name).read_text() == "new"
-        assert is_there(joined(mirror.address, *Path(name).parts[:-1]), Path(name).name)
-    assert len(looks) == 2
+        assert has_file(joined(mirror.address, *Path(name).parts[:-1]), Path(name).name)
+    assert len(threads) == 2
 
 
-def test_an_address_that_cannot_be_reached_is_one_line(
+def test_an_unreachable_address_is_reported_in_one_line(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOML_CACHE", str(tmp_path))
     mirror = Mirror("s3://absent/results", "name")
     mirror.local.mkdir(parents=True)
     (mirror.local / "sweep.json").write_text("{}")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         mirror.push(mirror.local / "sweep.json")
-    (line,) = told.value.faults
+    (line,) = caught.value.faults
     assert line.startswith("storage: must be a folder, or an address that can be read and written (")
     assert "(got s3://absent/results/name)" in line
     with pytest.raises(ConfigError, match="storage: must be a folder, or an address"):
         Mirror("no-such-scheme://x", "name")
 
 
-def test_a_sweep_killed_and_resumed_from_s3_alone_has_the_same_curves(
+def test_a_killed_sweep_resumed_from_s3_alone_has_the_same_curves(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = folder_with(tmp_path / "work", LONG.replace("chunk: 2", "chunk: 5"))  # which are put one by one
+    folder = folder_with(tmp_path / "work", LONG.replace("chunk: 2", "chunk: 5"))  # uploaded one by one
     address = joined(s3, "long")
     files, root = open_address(address)
 
     def reached(batches: int) -> bool | None:
-        there = [key for key in Place(address).folders() if key != "report"]
-        names = [name for key in there for name in Place(joined(address, key)).listing()]
+        keys = [key for key in RemoteFolder(address).folders() if key != "report"]
+        names = [name for key in keys for name in RemoteFolder(joined(address, key)).listing()]
         return any(int(name[6:14]) >= batches for name in names if name.startswith("chunk-")) or None
 
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
     with running(folder, "sweep.yaml", f"storage={s3}") as process:
         wait_for(lambda: reached(10), process)
         os.killpg(process.pid, signal.SIGKILL)
-    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "another"))  # a new machine: nothing but the address is left
-    for name in Place(address).listing():  # or it would be waited for
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "another"))  # a new machine, which has the address only
+    for name in RemoteFolder(address).listing():  # or the command would wait for its lease
         if name.startswith(lease.PREFIX):
-            Place(address).remove(name)
+            RemoteFolder(address).remove(name)
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "sweep.yaml").unlink()
     resumed = run(folder, "--resume", "long", f"storage={s3}")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert f"checkpoints: {address}/<trial>/learner.pt" in resumed.stdout
     assert (folder / "results/long/report/learning_curves.png").stat().st_size > 10_000
-    assert {"learner.pt", "attempt-0001", "attempt-0002"} <= set(Place(joined(address, one_trial(address))).listing())
-    assert "report.html" in Place(joined(address, "report")).listing()
+    assert {"learner.pt", "attempt-0001", "attempt-0002"} <= set(
+        RemoteFolder(joined(address, one_trial(address))).listing()
+    )
+    assert "report.html" in RemoteFolder(joined(address, "report")).listing()
     shutil.rmtree(tmp_path / "another" / "sweeps")
     fetched, _ = open_folder(s3, "long")
     shutil.rmtree(folder / "results/long")
@@ -199,5 +201,5 @@ def test_a_sweep_killed_and_resumed_from_s3_alone_has_the_same_curves(
 
 
 def one_trial(address: str) -> str:
-    (key,) = [name for name in Place(address).folders() if name != "report"]
+    (key,) = [name for name in RemoteFolder(address).folders() if name != "report"]
     return key

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept."""
+"""Checkpoint retention."""
 
 import pytest
 
@@ -13,14 +13,14 @@ def test_the_batches_after_which_a_checkpoint_is_kept() -> None:
     assert retention.steps("all", sequential, 10) == [10, 20, 30, 40, 50, 60]
     assert retention.steps(3, sequential, 10) == [30, 60]
     assert retention.steps(7, sequential, 10) == []  # the stream's end has learner.pt
-    # Seeds that leave their tasks at different places, and one that leaves a task more.
+    # Seeds whose tasks end at different positions; the second has one task more.
     drifting = [[(14, 0), (30, 1), (61, 0)], [(22, 0), (25, 1), (60, 0), (70, 2)]]
     assert retention.steps("all", drifting, 10) == [3]
 
 
 @pytest.mark.parametrize("value", [0, -1, "some", True, 1.5])
-def test_what_it_cannot_be(value: object) -> None:
-    given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
+def test_invalid_values_are_refused(value: object) -> None:
+    document = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
     with pytest.raises(ConfigError) as caught:
-        load.check({**given, "keep_checkpoints": value})
+        load.check({**document, "keep_checkpoints": value})
     assert caught.value.faults and all("keep_checkpoints: " in line for line in caught.value.faults)

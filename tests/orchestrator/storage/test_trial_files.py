@@ -1,4 +1,4 @@
-"""Chunk files: whole or not there, the newest wins, damage falls back, a superseded attempt is fenced off."""
+"""Chunk files: atomic, the newest is read, damage falls back to an older one, superseded attempts are fenced off."""
 
 import logging
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from learners import checkpoint
 from orchestrator.protocol.curves import Curves
 from orchestrator.storage import trial_files
 from tests.orchestrator.protocol_sweep import empty, flip, garble, halve
@@ -30,7 +31,7 @@ def curves(batches: int) -> Curves:
     )
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_chunk_is_read_back(tmp_path: Path) -> None:
     attempt = trial_files.claim(tmp_path)
     state = {"phi": torch.arange(3.0), "steps": 7, "generator": {"state": 2**127 + 1}, "moments": (None, None, 3)}
     trial_files.write(tmp_path, attempt, state, curves(4), finished=False)
@@ -46,7 +47,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read.curves.diverged == [-1, 2]
 
 
-def test_two_newest_are_kept(tmp_path: Path) -> None:
+def test_the_two_newest_are_kept(tmp_path: Path) -> None:
     attempt = trial_files.claim(tmp_path)
     for batches in (2, 4, 6):
         trial_files.write(tmp_path, attempt, {}, curves(batches), finished=batches == 6)
@@ -54,14 +55,14 @@ def test_two_newest_are_kept(tmp_path: Path) -> None:
     newest = trial_files.newest(tmp_path)
     assert newest is not None
     assert newest.finished
-    assert (trial_files.reached(tmp_path), trial_files.reached(tmp_path / "none")) == (6, 0)
+    assert (trial_files.newest_step(tmp_path), trial_files.newest_step(tmp_path / "none")) == (6, 0)
 
 
 @pytest.mark.parametrize("damage", [halve, empty, garble, flip])
-def test_a_damaged_chunk_falls_back_to_the_one_before(
+def test_a_damaged_chunk_falls_back_to_an_older_one(
     tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One flipped bit among the weights is damage, too, though `torch.load` does not see it."""
+    """One flipped bit in the weights is damage too, although `torch.load` does not detect it."""
     attempt = trial_files.claim(tmp_path)
     state = {"phi": torch.arange(10_000.0)}
     first = trial_files.write(tmp_path, attempt, state, curves(2), finished=False)
@@ -73,19 +74,19 @@ def test_a_damaged_chunk_falls_back_to_the_one_before(
     assert [record.getMessage().split(": damaged")[0] for record in caplog.records] == [str(last)]
     assert last.exists()
 
-    aside: list[str] = []
-    again = trial_files.newest(tmp_path, aside=aside)
+    lines: list[str] = []
+    again = trial_files.newest(tmp_path, quarantined=lines)
     assert again is not None and again.path == first
-    (line,) = aside
-    assert "the trial goes on at batch 2, from the chunk before it; the damaged one is kept as damaged-chunk-" in line
+    (line,) = lines
+    assert "the trial resumes at batch 2, from an older chunk; quarantined as damaged-chunk-" in line
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == [first.name, f"damaged-{last.name}"]
-    assert trial_files.newest(tmp_path, aside=aside) is not None and len(aside) == 1
+    assert trial_files.newest(tmp_path, quarantined=lines) is not None and len(lines) == 1
     damage(first)
-    assert trial_files.newest(tmp_path, aside=aside) is None
-    assert "the trial goes on at the beginning: no older one is whole" in aside[1]
+    assert trial_files.newest(tmp_path, quarantined=lines) is None
+    assert "the trial has no older intact chunk; quarantined as damaged-chunk-" in lines[1]
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_no_chunk(tmp_path: Path) -> None:
     assert trial_files.newest(tmp_path / "none") is None
 
 
@@ -102,41 +103,43 @@ def test_a_newer_attempt_fences_off_the_older(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".chunk*"))
 
 
-def test_a_writer_that_is_faster_than_a_reader_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both files that were listed are gone when the first of them is opened: newer ones have come."""
+def test_files_deleted_during_the_read_are_replaced_by_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both listed files are deleted before the first is opened: the newer ones are read."""
     attempt = trial_files.claim(tmp_path)
     for batches in (2, 4):
         trial_files.write(tmp_path, attempt, {}, curves(batches), finished=False)
-    check, waiting = trial_files.check_whole, [8, 6]
+    check, waiting = checkpoint.check_whole, [8, 6]
 
-    def while_two_more_are_written(path: Path) -> None:
+    def write_two_more_first(path: Path) -> None:
         while waiting:
             trial_files.write(tmp_path, attempt, {}, curves(waiting.pop()), finished=False)
         check(path)
 
-    monkeypatch.setattr(trial_files, "check_whole", while_two_more_are_written)
+    monkeypatch.setattr(checkpoint, "check_whole", write_two_more_first)
     read = trial_files.newest(tmp_path)
     assert read is not None and read.batches == 8
 
 
-def test_a_link_that_leads_nowhere_is_no_chunk(tmp_path: Path) -> None:
+def test_a_broken_link_is_not_a_chunk(tmp_path: Path) -> None:
     (tmp_path / "chunk-00000002-0001.pt").symlink_to(tmp_path / "nowhere")
     assert trial_files.newest(tmp_path) is None
 
 
-def test_one_that_is_superseded_while_it_writes_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newer attempt begins after the older one has looked, and before it renames its file."""
+def test_an_attempt_superseded_while_it_writes_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newer attempt is claimed after the check of the older one and before its rename."""
     first = trial_files.claim(tmp_path)
     look, looked = trial_files._attempt, []
 
-    def then_another_begins(folder: Path) -> int:
+    def then_another_claims(folder: Path) -> int:
         newest = look(folder)
         if not looked:
             looked.append(newest)
             assert trial_files.claim(folder) == 2
         return newest
 
-    monkeypatch.setattr(trial_files, "_attempt", then_another_begins)
+    monkeypatch.setattr(trial_files, "_attempt", then_another_claims)
     with pytest.raises(trial_files.SupersededError, match="attempt 1 was superseded by attempt 2"):
         trial_files.write(tmp_path, first, {}, curves(2), finished=False)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["attempt-0001", "attempt-0002"]

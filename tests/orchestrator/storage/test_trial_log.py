@@ -1,4 +1,4 @@
-"""A trial's log: what was printed, logged and warned of, and errors with their tracebacks."""
+"""The log of a trial: printed lines, log records, warnings, and errors with tracebacks."""
 
 import logging
 import sys
@@ -15,9 +15,7 @@ def lines(folder: Path) -> list[str]:
     return [line.partition(" ")[2] for line in (folder / trial_log.FILE).read_text(encoding="utf-8").splitlines()]
 
 
-def test_what_the_actor_prints_and_logs_is_in_it_and_still_where_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_printed_and_logged_lines_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = TrialLog(tmp_path, "attempt 1")
     log.say("starts")
     with log.recording():
@@ -29,44 +27,44 @@ def test_what_the_actor_prints_and_logs_is_in_it_and_still_where_it_was(
         print("no end", end="")
     print("outside")
     log.say("finished")
-    found = lines(tmp_path)
-    assert found[:4] == [
+    logged = lines(tmp_path)
+    assert logged[:4] == [
         "attempt 1: starts",
         "attempt 1: | half a line",
         "attempt 1: | Größe",
         "attempt 1: | WARNING mine: take care of this",
     ]
-    assert found[-2:] == ["attempt 1: | no end", "attempt 1: finished"]
-    assert not any("outside" in line for line in found)
+    assert logged[-2:] == ["attempt 1: | no end", "attempt 1: finished"]
+    assert not any("outside" in line for line in logged)
     assert capsys.readouterr().out == "half a line\nno endoutside\n"
 
 
-def test_an_error_is_told_with_its_traceback_and_goes_on(tmp_path: Path) -> None:
+def test_an_error_is_logged_with_its_traceback_and_raised(tmp_path: Path) -> None:
     log = TrialLog(tmp_path, "attempt 2")
     with pytest.raises(ZeroDivisionError), log.recording():
         1 / 0  # noqa: B018
-    found = lines(tmp_path)
-    assert found[:2] == ["attempt 2: failed:", "attempt 2: Traceback (most recent call last):"]
-    assert found[-1] == "attempt 2: ZeroDivisionError: division by zero"
-    assert sum("test_trial_log.py" in line for line in found) == 1
+    logged = lines(tmp_path)
+    assert logged[:2] == ["attempt 2: failed:", "attempt 2: Traceback (most recent call last):"]
+    assert logged[-1] == "attempt 2: ZeroDivisionError: division by zero"
+    assert sum("test_trial_log.py" in line for line in logged) == 1
 
 
-def test_prints_end_at_the_limit_and_life_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_lines_end_at_the_limit_and_events_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_log, "LIMIT_BYTES", 1_000)
     log = TrialLog(tmp_path, "attempt 1")
     with log.recording():
         for number in range(1_000):
             print(f"line {number}")
     log.say("finished")
-    found = lines(tmp_path)
-    assert len(found) < 40
-    assert found[-2:] == ["attempt 1: the log has 1000 bytes: what is printed is left out", "attempt 1: finished"]
+    logged = lines(tmp_path)
+    assert len(logged) < 40
+    assert logged[-2:] == ["attempt 1: the log has 1000 bytes: printed lines are dropped", "attempt 1: finished"]
 
 
-def test_machines_of_several_attempts(tmp_path: Path) -> None:
+def test_machine_tags_of_several_attempts(tmp_path: Path) -> None:
     for number, host in enumerate(("one", "two", "one"), 1):
         claim = tmp_path / f"attempt-{number:04d}"
         claim.write_text(f"{host} 123\n")
         note_machine(claim, {"foml.hostname": host, "foml.device": "CPU"})
-    (tmp_path / "attempt-0004").write_text("three 5\n")  # killed before it knew more
+    (tmp_path / "attempt-0004").write_text("three 5\n")  # killed before it wrote its machine
     assert machine_tags(tmp_path) == {"foml.hostname": "one, two", "foml.device": "CPU"}

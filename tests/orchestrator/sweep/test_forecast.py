@@ -205,7 +205,7 @@ def test_the_command_prints_one_document_or_one_line(
 def test_what_a_run_would_be_refused_for_is_refused(folder: Path) -> None:
     (folder / "a file").write_text("")
     for words, told in (
-        (["storage=a file"], "storage: must be a folder that can be written, or be made (got a file); look at "),
+        (["storage=a file"], "storage: must be a folder that can be written or created (got a file); check "),
         (["tracking.uri=foo://x"], "tracking.uri: must begin with one of sqlite, postgresql, mysql, mssql, http, "),
         (["tracking.uri=file:///x"], "tracking.uri: must be a database or a server: "),
     ):

@@ -38,7 +38,7 @@ class Population:
         return online.assemble(self._store, self._learner, self._options | {self._rate: values["rate"]}, [0, 1])
 
     def newest(self, member: str, batches: int) -> trial_files.Chunk | None:
-        return trial_files.until(self.root / member, batches)
+        return trial_files.load_at_most(self.root / member, batches)
 
     def file(self, member: str, batches: int) -> Path:
         (path,) = (self.root / member).glob(f"chunk-{batches:08d}-*.pt")

@@ -184,7 +184,7 @@ def test_a_damaged_schedule_is_set_aside_and_made_again(tmp_path: Path, damage: 
     damage(path)
     line = rounds.set_aside(tmp_path, population)
     assert line.startswith(f"{path}: damaged (")
-    assert line.endswith(f"from the chunk files; the damaged one is kept as damaged-{path.name}")
+    assert line.endswith(f"from the chunk files; quarantined as damaged-{path.name}")
     assert not path.exists() and path.with_name(f"damaged-{path.name}").exists()
     rounds.write_schedules(journal, TOTAL, "online_error", set(keys))
     assert path.read_text() == whole
@@ -272,11 +272,11 @@ def test_chunks_that_others_copy_from_are_kept(tmp_path: Path) -> None:
         curves = Curves([0], 0, {"online_error": np.zeros((1, batches))}, {}, {"batches": np.array([batches])})
         trial_files.write(tmp_path, attempt, {"at": batches}, curves, False, keep=(2, 4))
     assert sorted(int(path.name[6:14]) for path in tmp_path.glob("chunk-*")) == [2, 4, 7, 8]
-    found = [trial_files.until(tmp_path, at) for at in (9, 7, 6, 4, 3)]
+    found = [trial_files.load_at_most(tmp_path, at) for at in (9, 7, 6, 4, 3)]
     assert [chunk.state["at"] for chunk in found if chunk is not None] == [8, 7, 4, 4, 2]
     for path in tmp_path.glob("chunk-00000002-*"):
         halve(path)
-    assert trial_files.until(tmp_path, 3) is None
+    assert trial_files.load_at_most(tmp_path, 3) is None
     assert list(tmp_path.glob("damaged-*")) == []  # it is for the member itself to set it aside
 
 
