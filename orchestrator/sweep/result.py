@@ -22,6 +22,7 @@ from orchestrator.system.signals import StopRequest
 
 if TYPE_CHECKING:
     from orchestrator.report.write import Report
+    from orchestrator.tracking.writer import TrackingProblem
 
 
 class Interrupted(KeyboardInterrupt):
@@ -80,11 +81,20 @@ class SweepResult:
 
 
 def report_on(
-    sweep: Sweep, journal: Journal, outcome: Outcome, failed: list[str], lacking: list[str], stop_request: StopRequest
+    sweep: Sweep,
+    journal: Journal,
+    outcome: Outcome,
+    failed: list[str],
+    untracked: list[TrackingProblem],
+    stop_request: StopRequest,
 ) -> SweepResult:
-    """Report on what MLflow has. `failed`, `lacking`: a line for each trial that failed, and for what MLflow lacks."""
+    """Report on what MLflow has.
+
+    Args:
+        failed: a line for each failed trial.
+        untracked: failures to write to MLflow.
+    """
     from orchestrator.report import write
-    from orchestrator.tracking import writer
 
     uri, mirror = sweep.document.tracking.uri, journal.mirror
     root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here too
@@ -94,8 +104,9 @@ def report_on(
         if mirror is not None:
             mirror.push_report(root / "report")
     except OrchestratorError as error:
-        return _unreported(sweep, root, [*failed, *lacking, *error.faults], stop_request, outcome)
-    lacking = [line for line in lacking if not line.endswith(writer.HEALED)]
+        lines = [*failed, *(problem.text for problem in untracked), *error.faults]
+        return _unreported(sweep, root, lines, stop_request, outcome)
+    lacking = [problem.text for problem in untracked if not problem.resolved]
     problems = [*failed, *lacking, *written.problems]
     if stop_request.interrupted:
         code = ExitCode.INTERRUPTED

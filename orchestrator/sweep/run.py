@@ -118,12 +118,14 @@ def _track(
 
 def _end(sweep: Sweep, journal: Journal, writer: Writer, stop_request: StopRequest, outcome: Outcome) -> SweepResult:
     """Write what is left to MLflow, end all runs, and report."""
-    failed, lacking = _close_trials(outcome, writer), writer.drain()
+    from orchestrator.tracking.writer import TrackingProblem
+
+    failed, untracked = _close_trials(outcome, writer), writer.drain()
     try:
         writer.close("KILLED" if stop_request.interrupted else "FAILED" if outcome.failed else "FINISHED")
     except OrchestratorError as error:
-        lacking += error.faults
-    return report_on(sweep, journal, outcome, failed, lacking, stop_request)
+        untracked += map(TrackingProblem, error.faults)
+    return report_on(sweep, journal, outcome, failed, untracked, stop_request)
 
 
 def _end_without_ray(

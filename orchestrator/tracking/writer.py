@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,16 +25,27 @@ from orchestrator.tracking.provenance import Provenance
 from orchestrator.tracking.runs import forget
 from orchestrator.tracking.sync import Projection
 
-__all__ = ["HEALED", "TrackingError", "Writer", "forget", "prepare"]
+__all__ = ["TrackingError", "TrackingProblem", "Writer", "forget", "prepare"]
 
 RETRY_S = 10.0
 PAUSE_S = 5.0
 """Between two writings of one trial's curves: a call to MLflow costs as much as eighty points in it."""
-HEALED = "tried again, and all is written now"
-"""Ends a line about what went wrong and is well again."""
 _SWEEP = ""  # stands among the trials' keys for the sweep itself
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrackingProblem:
+    """A failure to write to MLflow.
+
+    Attributes:
+        text: one line.
+        resolved: whether a retry has written everything since.
+    """
+
+    text: str
+    resolved: bool = False
 
 
 class Writer:
@@ -68,7 +80,7 @@ class Writer:
         self._waiting: dict[str, list[Curves]] = {}  # slices that the thread keeps until their trial's pause is over
         self._next_at: dict[str, float] = {}  # key → when its pause is over
         self._behind: dict[str, str] = {}  # key → what went wrong with it, and is to be tried again
-        self._told: list[str] = []
+        self._resolved: list[TrackingProblem] = []
         self._retry_at = 0.0
         self._closed: str | None = None
         self._thread = threading.Thread(target=self._serve, name="mlflow-writer", daemon=True)
@@ -109,11 +121,11 @@ class Writer:
         """Keep a file of the sweep's folder, as it is by then, as an artifact of the sweep's run."""
         self._queue.put(partial(self._try, _SWEEP, partial(self._projection.keep, path)))
 
-    def drain(self, timeout: float | None = None) -> list[str]:
+    def drain(self, timeout: float | None = None) -> list[TrackingProblem]:
         """Wait until everything handed over so far is written.
 
         Returns:
-            One line for everything that has gone wrong since the last call; empty if nothing has.
+            What has gone wrong since the last call; empty if nothing has.
         """
         done = threading.Event()
 
@@ -123,12 +135,12 @@ class Writer:
 
         self._queue.put(settle)
         in_time = self._wait(done, timeout)
-        lines = [*self._told, *self._behind.values()]
-        self._told = []
+        problems = [*self._resolved, *map(TrackingProblem, self._behind.values())]
+        self._resolved = []
         if not in_time:
             limit = "" if timeout is None else f" within {timeout:g} s"
-            lines.append(f"tracking: not everything could be written to {self._uri}{limit}")
-        return list(dict.fromkeys(lines))
+            problems.append(TrackingProblem(f"tracking: not everything could be written to {self._uri}{limit}"))
+        return list(dict.fromkeys(problems))
 
     def close(self, status: str, timeout: float | None = None) -> str:
         """Write what is left, and end every run of the sweep that still runs, the sweep's own with `status`.
@@ -281,4 +293,5 @@ class Writer:
             except Exception as error:
                 self._fell_behind(key, error)
             else:
-                self._told.append(f"{self._behind.pop(key)}; {HEALED}")
+                line = f"{self._behind.pop(key)}; everything was written by a retry"
+                self._resolved.append(TrackingProblem(line, resolved=True))

@@ -72,8 +72,8 @@ def test_the_writer_leaves_another_sweeps_run_alone(tmp_path, tracking_uri):
     other = sweep_at(tmp_path / "B", batch_size=5)
     writer = Writer(tracking_uri, "experiment", other.plan, other.root, {}, synthetic.START_MS)
     writer.start()
-    (line,) = writer.drain()
-    assert "tracking: batch_size: another sweep has this name, with 10 (got 5); choose another name" in line
+    (problem,) = writer.drain()
+    assert "tracking: batch_size: another sweep has this name, with 10 (got 5); choose another name" in problem.text
     with pytest.raises(Exception, match="the sweep's runs could not be ended"):
         writer.close("FINISHED")
     assert MlflowClient(tracking_uri).get_run(run_id).to_dictionary() == before

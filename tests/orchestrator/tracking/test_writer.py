@@ -16,7 +16,7 @@ from orchestrator.plan.plan import Plan, Trial
 from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.names import parameters
 from orchestrator.tracking.sync import Projection
-from orchestrator.tracking.writer import TrackingError, Writer, prepare
+from orchestrator.tracking.writer import TrackingError, TrackingProblem, Writer, prepare
 from tests.orchestrator import synthetic_sweep as synthetic
 from tests.orchestrator.tracked_sweep import TrackedRuns, assert_seed_runs_hold, writer_of
 
@@ -28,6 +28,12 @@ def sweep(tmp_path):
     """FOML and `tfs`, three seeds each."""
     trials = [Trial(synthetic.configuration("foml", K=5), (0, 1, 2)), Trial(synthetic.configuration("tfs"), (0, 1, 2))]
     return synthetic.make_sweep(tmp_path / "results", "sweep", *trials)
+
+
+def texts(writer: Writer) -> list[str]:
+    problems = writer.drain()
+    assert not any(problem.resolved for problem in problems)
+    return [problem.text for problem in problems]
 
 
 def test_overlapping_slices_give_each_step_once(sweep, tracking_uri):
@@ -59,12 +65,12 @@ def test_a_gap_that_no_file_fills_is_told_and_filled_later(sweep, tracking_uri):
     writer = writer_of(tracking_uri, sweep)
     writer.results(trial.key, sweep.part(trial, 0, 20))
     writer.results(trial.key, sweep.part(trial, 40, 60))
-    (line,) = writer.drain()
+    (line,) = texts(writer)
     where = trial.folder(sweep.root)
     assert line == f"tracking: foml K=5: 60 batches were reported, but no chunk file in {where} has them (ValueError)"
     sweep.write_chunk(trial)
     writer.finished(trial.key)
-    assert [told.endswith("tried again, and all is written now") for told in writer.drain()] == [True]
+    assert [problem.resolved for problem in writer.drain()] == [True]
     assert writer.drain() == []
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
@@ -80,13 +86,13 @@ def test_a_database_that_fails_for_a_while_is_caught_up_with(sweep, tracking_uri
         database.execute("ALTER TABLE latest_metrics RENAME TO away")
     sweep.write_chunk(trial, 40)
     writer.results(trial.key, sweep.part(trial, 20, 40))
-    (line,) = writer.drain()
+    (line,) = texts(writer)
     assert line.startswith("tracking: foml K=5: ") and "latest_metrics" in line and "\n" not in line
     with closing(sqlite3.connect(path)) as database:
         database.execute("ALTER TABLE away RENAME TO latest_metrics")
     sweep.write_chunk(trial)
     writer.finished(trial.key)
-    assert writer.drain() == [f"{line}; tried again, and all is written now"]
+    assert writer.drain() == [TrackingProblem(f"{line}; everything was written by a retry", resolved=True)]
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
 
@@ -101,11 +107,11 @@ def test_what_was_to_be_written_when_the_database_failed_is_not_lost(sweep, trac
         database.execute("ALTER TABLE metrics RENAME TO away")
     sweep.write_chunk(trial)
     writer.finished(trial.key)
-    (line,) = writer.drain()
+    (line,) = texts(writer)
     assert line.startswith("tracking: foml K=5: (sqlite3.OperationalError) no such table: ") and "metrics" in line
     with closing(sqlite3.connect(path)) as database:
         database.execute("ALTER TABLE away RENAME TO metrics")
-    assert writer.drain() == [f"{line}; tried again, and all is written now"]
+    assert writer.drain() == [TrackingProblem(f"{line}; everything was written by a retry", resolved=True)]
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
     seen = TrackedRuns(tracking_uri)
@@ -183,7 +189,7 @@ def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
     sweep.write_chunk(trial)
     writer.results(trial.key, sweep.part(trial, 320, 400))
     writer.finished(trial.key)
-    assert all("tried again" in line for line in writer.drain())
+    assert all(problem.resolved for problem in writer.drain())
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
     assert TrackedRuns(tracking_uri).statuses() == {"FINISHED": 5}, "the same runs have gone on"
@@ -231,7 +237,7 @@ def test_a_writer_without_a_server_is_told_of_and_holds_nobody_up(sweep):
     for trial in sweep.plan.trials:
         writer.results(trial.key, sweep.part(trial, 0, 20))
         writer.interrupted(trial.key)
-    (line,) = writer.drain()
+    (line,) = texts(writer)
     assert line.startswith("tracking.uri: no server answers")
     with pytest.raises(TrackingError, match="the sweep's runs could not be ended"):
         writer.close("KILLED")
@@ -281,13 +287,13 @@ def test_a_server_that_dies_and_comes_back(sweep, server, capsys):
     started = time.monotonic()
     for trial in trials:
         writer.results(trial.key, sweep.part(trial, 20, 40))
-    (line,) = writer.drain()
+    (line,) = texts(writer)
     assert line.startswith("tracking.uri: no server answers") and time.monotonic() - started < 30
     server()
     for trial in trials:
         sweep.write_chunk(trial)
         writer.finished(trial.key)
-    assert writer.drain() == [f"{line}; tried again, and all is written now"]
+    assert writer.drain() == [TrackingProblem(f"{line}; everything was written by a retry", resolved=True)]
     writer.close("FINISHED")
     assert TrackedRuns(uri).statuses() == {"FINISHED": 9}
     for trial in trials:
@@ -300,7 +306,7 @@ def test_a_server_that_dies_and_comes_back(sweep, server, capsys):
 
 def test_a_writer_that_was_never_started_says_so(sweep, tracking_uri):
     writer = Writer(tracking_uri, "experiment", Plan("x", (), sweep.plan.resolved), sweep.root, {}, 0)
-    assert writer.drain() == [f"tracking: not everything could be written to {tracking_uri}"]
+    assert texts(writer) == [f"tracking: not everything could be written to {tracking_uri}"]
 
 
 def eventually(condition, timeout=120):
