@@ -155,14 +155,10 @@ class Screen:
         return grid
 
     def _memory(self, running: Sequence[TrialState]) -> Text:
-        parts = []
-        if (own := hardware.resident_bytes()) is not None:
-            parts.append(f"driver {hardware.size(own)}")
+        parts = [f"driver {hardware.size(hardware.resident_bytes())}"]
         if actors := [trial.memory for trial in running if trial.memory is not None]:
             parts.append(f"{len(actors)} learner{'s' if len(actors) > 1 else ''} {hardware.size(sum(actors))}")
-        memory = " + ".join(parts) or "–"
-        if (there := hardware.machine_bytes()) is not None:
-            memory += f" of {hardware.size(there)}"
+        memory = f"{' + '.join(parts)} of {hardware.size(hardware.machine_bytes())}"
         told = [f"memory: {memory}"]
         for index, gpu in enumerate(self._gpus):
             busy = "" if gpu.busy is None else f"{gpu.busy:.0%}, "

@@ -134,7 +134,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         self._store = TaskStore.open(ray.get(actor.path.remote()))
         self._source: Source = ActorSource(actor, config["seeds"], config["schedule"])
         self._device = torch.device("cuda" if gpu else "cpu")
-        hardware.begin_peaks(self._device)
+        hardware.reset_peak_memory(self._device)
         facts = hardware.facts(self._device)
         note_machine(self._folder / f"attempt-{self._attempt:04d}", facts)
         self._log.say(

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import gc
 import io
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
-from orchestrator.system.processes import command_of, descendants, lives
+import psutil
+
+from orchestrator.system.processes import command_line, descendants, is_alive
 
 LOOK_S = 0.5
 LOCAL_S, CLUSTER_S = 2.0, 40.0
@@ -31,7 +32,7 @@ def guarded(local: bool, lost: Callable[[str], None]) -> Iterator[None]:
     import ray
 
     address = ray.get_runtime_context().gcs_address
-    raylets = [pid for pid in descendants(os.getpid()) if "/raylet/raylet" in command_of(pid)] if local else []
+    raylets = [process for process in descendants() if "/raylet/raylet" in command_line(process)] if local else []
     left, who = threading.Event(), threading.Lock()
 
     def watch() -> None:
@@ -68,14 +69,14 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _missing(address: str, raylets: list[int]) -> str:
+def _missing(address: str, raylets: list[psutil.Process]) -> str:
     """What is not there; empty if all is."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError as error:
         return f"Ray's control service at {address} is gone ({error.strerror or error})"
-    return "" if all(lives(pid) for pid in raylets) else "this machine's raylet is gone"
+    return "" if all(is_alive(process) for process in raylets) else "this machine's raylet is gone"
 
 
 class _Log(io.TextIOBase):

@@ -28,7 +28,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
 from orchestrator.sweep.arguments import Telling
 from orchestrator.sweep.result import SweepResult, begun, report_on, resume_command
-from orchestrator.system.processes import end_descendants
+from orchestrator.system.processes import kill_descendants
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import provenance, runs
 from orchestrator.tracking.database import await_server, first_line
@@ -141,7 +141,7 @@ def _end_without_ray(
     try:
         stop_request.request(reason, interrupted=True)
         telling.say(f"{reason}: the sweep ends here")
-        end_descendants()
+        kill_descendants()
         outcome.finished |= journal.finished()
         result = _end(sweep, journal, writer, stop_request, outcome)
         if telling.at_loss is None:

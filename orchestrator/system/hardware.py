@@ -1,9 +1,8 @@
-"""What a trial's actor runs on, and how much memory it needs there."""
+"""The hardware of this machine, and the memory that this process uses of it."""
 
 from __future__ import annotations
 
 import math
-import os
 import platform
 import resource
 import shutil
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 if TYPE_CHECKING:
     import torch
 
@@ -23,7 +24,7 @@ _CPUS = Path("/proc/cpuinfo")
 
 
 def facts(device: torch.device) -> dict[str, str]:
-    """Tags that say where a trial runs: host, device as torch sees it, threads."""
+    """Tags of a trial's run: host, device as torch names it, threads, platform."""
     import torch
 
     return {
@@ -35,7 +36,7 @@ def facts(device: torch.device) -> dict[str, str]:
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or the CPU's with the instructions that torch uses on it."""
+    """The GPU's name, or the CPU's with the instruction set that torch uses on it."""
     import torch
 
     if device.type == "cuda":
@@ -52,8 +53,8 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def begin_peaks(device: torch.device) -> None:
-    """Forget the peaks so far: a process runs one trial after the other. (Only Linux forgets that of main memory.)"""
+def reset_peak_memory(device: torch.device) -> None:
+    """Start measuring peaks from here: one process runs several trials. (For main memory on Linux only.)"""
     with suppress(OSError):
         _RESET.write_text("5")
     if device.type == "cuda":
@@ -63,8 +64,8 @@ def begin_peaks(device: torch.device) -> None:
 
 
 def peak_memory() -> int:
-    """Peak of this process's main memory (resident set) in bytes."""
-    with suppress(OSError):
+    """Peak resident memory of this process in bytes."""
+    with suppress(OSError):  # psutil has no peak on Linux, and getrusage's includes that of the parent before exec
         for line in _STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -73,12 +74,31 @@ def peak_memory() -> int:
 
 
 def peak_gpu_memory(device: torch.device) -> float:
-    """Peak of what torch had allocated on the GPU in bytes; NaN on a CPU."""
+    """Peak memory that torch allocated on the GPU in bytes; NaN on a CPU."""
     if device.type != "cuda":
         return math.nan
     import torch
 
     return float(torch.cuda.max_memory_allocated(device))
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process in bytes."""
+    return psutil.Process().memory_info().rss
+
+
+def machine_bytes() -> int:
+    """Main memory of this machine in bytes."""
+    return psutil.virtual_memory().total
+
+
+def gpu_bytes(gpu: bool) -> int:
+    """Memory that torch reserves on this process's GPU in bytes; 0 without a GPU."""
+    if not gpu:
+        return 0
+    import torch
+
+    return int(torch.cuda.memory_reserved())
 
 
 _QUERY = "--query-gpu=utilization.gpu,memory.used,memory.total"
@@ -87,45 +107,28 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of this machine. ``busy``: share of the time, None if it does not say; ``used``, ``total``: bytes."""
+    """A GPU of this machine.
+
+    Attributes:
+        busy: share of the time that it computes; None if the driver does not report it.
+        used: bytes.
+        total: bytes.
+    """
 
     busy: float | None
     used: int
     total: int
 
 
-def resident_bytes() -> int | None:
-    """Memory of this process that is in use now; None where there is no `/proc`."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def machine_bytes() -> int | None:
-    """Memory of this machine."""
-    with suppress(OSError, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
-
-
-def gpu_bytes(gpu: bool) -> int:
-    """What torch has taken of this process's GPU; 0 where it has none."""
-    if not gpu:
-        return 0
-    import torch
-
-    return int(torch.cuda.memory_reserved())
-
-
 def gpus(timeout: float = 2.0) -> list[Gpu]:
-    """The GPUs of this machine as `nvidia-smi` shows them, which comes with their driver; none where there is none."""
+    """The GPUs of this machine as `nvidia-smi` reports them; empty if it is missing or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
     words = [command, _QUERY, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=True)
-        return [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
+        output = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=True).stdout
+        return [_gpu(line) for line in output.splitlines() if line.strip()]
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
 
@@ -136,7 +139,7 @@ def _gpu(line: str) -> Gpu:
 
 
 def size(count: float) -> str:
-    """Bytes as people say them.
+    """A number of bytes as text.
 
     >>> size(640e6), size(1.53e9)
     ('640 MB', '1.5 GB')

@@ -1,4 +1,4 @@
-"""Stopping a sweep before its end: Ctrl-C, SIGTERM, a terminal that is gone (SIGHUP), or too many failures."""
+"""Graceful shutdown of a sweep: on Ctrl-C, SIGTERM, a closed terminal (SIGHUP), or too many failures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequest:
-    """Whether a sweep is to stop, and why.
+    """Whether a sweep must stop, and why.
 
-    ``requested``: set once it is; trials then end with the chunk they are in. ``reason``: `INTERRUPTED`, or a sentence.
-    ``interrupted``: whether that came from outside, by a signal or the loss of Ray: the trials can do nothing for it.
-    ``signal``: the last that came.
+    Attributes:
+        requested: set when the sweep must stop; each running trial then stops after its current chunk.
+        reason: `INTERRUPTED` or a sentence; empty while no stop is requested.
+        interrupted: whether a signal, a full disk or the loss of Ray is the cause, rather than the trials.
+        signal: number of the last signal received, None if there was none.
     """
 
     def __init__(self) -> None:
@@ -26,21 +28,22 @@ class StopRequest:
         self.reason = ""
         self.interrupted = False
         self.signal: int | None = None
-        self._say: Callable[[str], None] | None = None
+        self._report: Callable[[str], None] | None = None
         self._terminals = [number for number in range(3) if os.isatty(number)]
 
     def request(self, reason: str, interrupted: bool = False) -> None:
-        """Stop with the chunks in flight; the first reason counts."""
+        """Request a stop after the chunks in flight; the first reason is kept."""
         if not self.requested.is_set():
             self.reason, self.interrupted = reason, interrupted
             self.requested.set()
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Inside this block Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, or, while trials run, ask first.
+        """Turn Ctrl-C, SIGTERM and SIGHUP inside the block into KeyboardInterrupt, and into a stop request first while
+        trials run.
 
-        A SIGHUP that was ignored (`nohup`) stays so. Signals belong to the main thread; in another one this does
-        nothing.
+        A SIGHUP that was ignored (`nohup`) stays ignored. Outside the main thread, which alone can handle signals, the
+        block changes nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -56,27 +59,27 @@ class StopRequest:
                 signal.signal(number, handler)
 
     @contextmanager
-    def gracefully(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Trials run inside this block: the first signal asks them to stop, the second raises KeyboardInterrupt."""
-        self._say = say
+    def gracefully(self, report: Callable[[str], None]) -> Iterator[None]:
+        """Inside the block the first signal requests a stop and reports it; the second raises KeyboardInterrupt."""
+        self._report = report
         try:
             yield
         finally:
-            self._say = None
+            self._report = None
 
     def _handle(self, number: int, frame: Any) -> None:
         self.signal = number
         for terminal in self._terminals:
-            if not os.isatty(terminal):  # it is gone: every further word there would be an error
+            if not os.isatty(terminal):  # it was closed: any further output to it would raise
                 _silence(terminal)
-        if self._say is None or self.requested.is_set():
-            self.request(INTERRUPTED, interrupted=True)
-            raise KeyboardInterrupt
+        report = None if self.requested.is_set() else self._report
         self.request(INTERRUPTED, interrupted=True)
-        self._say("stopping: the chunks in flight are finished and kept (once more to stop at once)")
+        if report is None:
+            raise KeyboardInterrupt
+        report("stopping: the chunks in flight are finished and kept (a second signal stops immediately)")
 
 
 def _silence(terminal: int) -> None:
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, terminal)
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, terminal)
+    os.close(null)

@@ -22,7 +22,6 @@ from orchestrator.config import load
 from orchestrator.console.progress import Progress
 from orchestrator.console.screen import Screen, leaders
 from orchestrator.plan.expand import make_plan
-from orchestrator.system import hardware
 from tests.orchestrator.sweep_command import LONG, PATIENCE_S, command, folder_with
 
 
@@ -107,28 +106,6 @@ def test_leaders_take_all_stacks_of_a_configuration_together() -> None:
     assert leader.objective.n == 3 and leader.objective.mean == pytest.approx(0.3)
     assert leader.share == pytest.approx(1 / 3)
     assert leaders([replace(state, values=())]) == []
-
-
-def test_gpus_as_nvidia_smi_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the command, which comes with a driver that is not here."""
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '87, 3000, 81559'\necho '[N/A], 0, 81559'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    mib = 1024 * 1024
-    assert hardware.gpus() == [hardware.Gpu(0.87, 3000 * mib, 81559 * mib), hardware.Gpu(None, 0, 81559 * mib)]
-    tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
-    assert hardware.gpus() == []
-
-
-def test_memory_of_this_process() -> None:
-    before = hardware.resident_bytes()
-    block = bytearray(os.urandom(64)) * 2_000_000  # 128 MB, written
-    after = hardware.resident_bytes()
-    assert before is not None and after is not None
-    assert 100e6 < after - before < 200e6
-    assert hardware.machine_bytes() is not None and after < hardware.machine_bytes()  # type: ignore[operator]
-    del block
 
 
 LEADERS = "leaders by cumulative error so far"

@@ -1,14 +1,15 @@
-"""What a killed process leaves behind is ended; what outlives a block that ended well is left alone."""
+"""Descendants of a killed process end; those of a process that ended normally are left running."""
 
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
+import psutil
 
-from tests.orchestrator.sweep_command import command_line, wait_for
+from orchestrator.system.processes import command_line, descendants, is_alive
+from tests.orchestrator import sweep_command
+from tests.orchestrator.sweep_command import wait_for
 
 SCRIPT = """
 import subprocess, sys, time
@@ -27,19 +28,31 @@ def start(how: str) -> tuple[subprocess.Popen[str], int]:
     return process, int(process.stdout.readline())
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the watcher needs /proc")
 def test_the_children_of_a_killed_process_end() -> None:
     process, child = start("hang")
-    assert command_line(child) == "sleep 300"
+    assert sweep_command.command_line(child) == "sleep 300"
     process.kill()
     process.wait()
-    wait_for(lambda: None if command_line(child) == "sleep 300" else True, None, timeout=180)
+    wait_for(lambda: None if sweep_command.command_line(child) == "sleep 300" else True, None, timeout=180)
 
 
-def test_the_children_of_one_that_ended_well_are_left_alone() -> None:
+def test_the_children_of_a_process_that_ended_normally_are_left_running() -> None:
     process, child = start("end")
     try:
         assert process.wait(timeout=180) == 0
-        assert command_line(child) == "sleep 300"
+        assert sweep_command.command_line(child) == "sleep 300"
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_descendants_of_this_process() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 299 & echo; wait"], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None and shell.stdout.readline() == b"\n"
+        known = {command_line(process): process for process in descendants()}
+        child, grandchild = known["sh -c sleep 299 & echo; wait"], known["sleep 299"]
+        assert child.pid == shell.pid and is_alive(child) and is_alive(grandchild)
+        child.kill()
+        os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+        assert psutil.pid_exists(shell.pid) and not is_alive(child)
+        grandchild.kill()
+    assert command_line(child) == ""

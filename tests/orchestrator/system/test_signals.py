@@ -20,18 +20,25 @@ def test_before_and_after_the_trials_a_signal_interrupts(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_while_trials_run_the_first_asks_and_the_second_interrupts(number: int) -> None:
-    stop_request, said = StopRequest(), list[str]()
-    with stop_request.signals(), stop_request.gracefully(said.append):
+def test_while_trials_run_the_first_signal_requests_a_stop_and_the_second_interrupts(number: int) -> None:
+    stop_request, lines = StopRequest(), list[str]()
+    with stop_request.signals(), stop_request.gracefully(lines.append):
         os.kill(os.getpid(), number)
         assert stop_request.requested.is_set() and stop_request.interrupted
-        assert said == ["stopping: the chunks in flight are finished and kept (once more to stop at once)"]
+        assert lines == ["stopping: the chunks in flight are finished and kept (a second signal stops immediately)"]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
 
 
-def test_a_hangup_that_is_ignored_stays_so() -> None:
-    """As `nohup` has it."""
+def test_the_first_reason_is_kept() -> None:
+    stop_request = StopRequest()
+    stop_request.request("2 trials failed")
+    stop_request.request("interrupted", interrupted=True)
+    assert (stop_request.reason, stop_request.interrupted) == ("2 trials failed", False)
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    """As under `nohup`."""
     before, stop_request = signal.signal(signal.SIGHUP, signal.SIG_IGN), StopRequest()
     try:
         with stop_request.signals():
@@ -42,21 +49,21 @@ def test_a_hangup_that_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_in_another_thread_signals_are_left_alone() -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
+def test_another_thread_leaves_signal_handlers_unchanged() -> None:
+    before, handlers = signal.getsignal(signal.SIGTERM), []
 
     def look() -> None:
         with StopRequest().signals():
-            seen.append(signal.getsignal(signal.SIGTERM))
+            handlers.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=look)
     thread.start()
     thread.join()
-    assert seen == [before]
+    assert handlers == [before]
 
 
-def test_a_terminal_that_is_gone_is_written_to_no_more() -> None:
-    """Each word there would be an error, and end the sweep in the middle of a chunk."""
+def test_nothing_is_written_to_a_closed_terminal() -> None:
+    """A write to it would raise, and end the sweep in the middle of a chunk."""
     child, terminal = pty.fork()
     if child == 0:
         code = 1
@@ -65,7 +72,7 @@ def test_a_terminal_that_is_gone_is_written_to_no_more() -> None:
             with stop_request.signals(), stop_request.gracefully(lambda line: os.write(2, line.encode()) and None):
                 os.write(1, b"r")
                 stop_request.requested.wait(60)
-                os.write(1, b"it goes on")
+                os.write(1, b"the child still runs")
                 code = 7
         finally:
             os._exit(code)

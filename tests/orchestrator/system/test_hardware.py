@@ -1,0 +1,40 @@
+"""GPUs as `nvidia-smi` reports them, and the memory of this process."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.system import hardware
+
+
+def test_gpus_as_nvidia_smi_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the command, which is part of a driver that this machine may not have."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '87, 3000, 81559'\necho '[N/A], 0, 81559'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    mib = 1024 * 1024
+    assert hardware.gpus() == [hardware.Gpu(0.87, 3000 * mib, 81559 * mib), hardware.Gpu(None, 0, 81559 * mib)]
+    tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
+    assert hardware.gpus() == []
+
+
+def test_memory_of_this_process() -> None:
+    before = hardware.resident_bytes()
+    block = bytearray(os.urandom(64)) * 2_000_000  # 128 MB, written
+    after = hardware.resident_bytes()
+    assert 100e6 < after - before < 200e6
+    assert after < hardware.machine_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert hardware.peak_memory() >= after
+    del block
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux resets the peak of main memory")
+def test_the_peak_of_an_earlier_trial_is_forgotten() -> None:
+    block = bytearray(os.urandom(64)) * 2_000_000
+    with_block = hardware.peak_memory()
+    del block
+    hardware.reset_peak_memory(torch.device("cpu"))
+    assert with_block - hardware.peak_memory() > 100e6
