@@ -44,7 +44,7 @@ def gpus_agree(by_torch: tuple[int, str], by_ray: float, where: str) -> Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class NodeReport:
     """A node's answer. `versions`: of what must be the same everywhere."""
 
     versions: dict[str, str]
@@ -52,7 +52,7 @@ class Report:
     sees_storage: bool
 
 
-def report(storage: str, marker: str) -> Report:
+def report(storage: str, marker: str) -> NodeReport:
     """Runs on the node that is asked: what it has, and whether it sees the file `marker` in the storage."""
     import platform
 
@@ -61,7 +61,7 @@ def report(storage: str, marker: str) -> Report:
     found = {name: provenance.package_version(name) for name in provenance.PACKAGES}
     commit, dirty = provenance.git_state()
     own = f"{commit[:12]}{' with changes' if dirty == 'true' else ''}"
-    return Report(
+    return NodeReport(
         {"python": platform.python_version(), **found, "this project": own},
         torch_gpus(),
         has_file(storage, marker),
@@ -105,7 +105,7 @@ def _ask(found: list[Node], storage: str, marker: str) -> Iterator[Finding]:
     here = report(storage, marker).versions
     for node, reference in asked_of:
         try:
-            its: Report = ray.get(reference, timeout=_ANSWER_S)
+            its: NodeReport = ray.get(reference, timeout=_ANSWER_S)
             asked = time.time()
             time_there: float = ray.get(there(node, clock).remote(), timeout=_ANSWER_S)
             answered = time.time()

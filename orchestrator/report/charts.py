@@ -18,7 +18,7 @@ from scipy import stats
 
 from orchestrator.protocol import metrics
 from orchestrator.report.comparison import Row
-from orchestrator.tracking.names import AT_FIRST
+from orchestrator.tracking.names import INITIAL
 from orchestrator.tracking.points import ADAPTATION, BY_TASK, REGRET, TRANSFER
 from orchestrator.tracking.reader import SweepRuns
 
@@ -127,7 +127,7 @@ class _Configurations:
         self._labels = [
             row.of.label
             + ("" if alike else f", n={len(row.of.planned)}")
-            + (f" ({row.notes})" if row.lost or row.of.withdrawn else "")
+            + (f" ({row.notes})" if row.lost or row.of.removed else "")
             for row in rows
         ]
 
@@ -259,7 +259,7 @@ class _Configurations:
         return [
             key
             for key, there in values.items()
-            if len(there) == len(group) and any(value != there[0] for value in there) and not key.endswith(AT_FIRST)
+            if len(there) == len(group) and any(value != there[0] for value in there) and not key.endswith(INITIAL)
         ]
 
     def _differing_in(self, option: str) -> list[int]:

@@ -70,7 +70,7 @@ class Row:
     def usable(self) -> bool:
         """Whether this may be the best one: it is of the sweep as it was last started, all its seeds are at the end,
         and none diverged."""
-        return not self.of.withdrawn and self.of.complete and not self.lost and self.objective.n > 0
+        return not self.of.removed and self.of.complete and not self.lost and self.objective.n > 0
 
     @property
     def notes(self) -> str:
@@ -86,7 +86,7 @@ class Row:
             told.append(f"{100 * self.distilled:.1f} % of targets distilled" if self.distilled else "nothing distilled")
         if self.of.population:
             told.append("member of a population")
-        if self.of.withdrawn:
+        if self.of.removed:
             told.append(WITHDRAWN)
         return ", ".join(told)
 
@@ -114,7 +114,7 @@ def compare(
             row = replace(row, test_error=metrics.interval(means[~means.index.isin(list(row.lost))].to_numpy()))
         rows.append(row)
     sign = -1 if sweep.mode == "max" else 1
-    rows.sort(key=lambda row: (row.of.withdrawn, not row.usable, row.objective.n == 0, sign * row.objective.mean))
+    rows.sort(key=lambda row: (row.of.removed, not row.usable, row.objective.n == 0, sign * row.objective.mean))
     return _with_differences(rows)
 
 
@@ -150,7 +150,7 @@ def holm(p: Sequence[float]) -> list[float]:
 def _with_differences(rows: list[Row]) -> list[Row]:
     if not rows or not rows[0].usable:
         return rows
-    compared = [index for index, row in enumerate(rows) if index and row.values and not row.of.withdrawn]
+    compared = [index for index, row in enumerate(rows) if index and row.values and not row.of.removed]
     raw = {index: difference(rows[index].values, rows[0].values) for index in compared}
     tested = [(index, each.p) for index, each in raw.items() if each.p is not None]
     corrected = dict(zip((index for index, _ in tested), holm([p for _, p in tested]), strict=True))
@@ -252,7 +252,7 @@ def _numbers(sweep: SweepRuns, row: Row) -> dict[str, object]:
         "seeds": ",".join(map(str, row.of.planned)),
         "diverged_seeds": ",".join(str(s) for s, what in row.lost.items() if what.startswith("diverged")),
         "missing_seeds": ",".join(str(s) for s, what in row.lost.items() if not what.startswith("diverged")),
-        "withdrawn": row.of.withdrawn,
+        "withdrawn": row.of.removed,
         "usable": row.usable,
     }
 

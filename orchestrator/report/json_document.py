@@ -82,7 +82,7 @@ def _configuration(row: Row) -> dict[str, Any]:
         "diverged": diverged,
         "missing": [seed for seed in row.lost if seed not in diverged],
         "complete": row.of.complete,
-        "withdrawn": row.of.withdrawn,
+        "withdrawn": row.of.removed,
         "usable": row.usable,
         "run_id": row.of.run_id,
     }

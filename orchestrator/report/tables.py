@@ -70,7 +70,7 @@ def complete(rows: Sequence[Row]) -> str:
     >>> complete([])
     '0 of 0 configurations complete'
     """
-    planned = [row for row in rows if not row.of.withdrawn]
+    planned = [row for row in rows if not row.of.removed]
     told = f"{sum(row.of.complete for row in planned)} of {len(planned)} configurations complete"
     earlier = len(rows) - len(planned)
     return f"{told}, and {earlier} of an earlier version of this sweep" if earlier else told

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from orchestrator.plan.plan import Configuration
 
-AT_FIRST = "_at_first"
+INITIAL = "_at_first"
 
 
 def sweep_key(name: str) -> str:
@@ -25,7 +25,7 @@ def parameters(configuration: Configuration) -> dict[str, str]:
     """
     stream = {key: value for key, value in configuration.stream.items() if key != "name"}
     options = {
-        key + (AT_FIRST if key in configuration.mutated else ""): value for key, value in configuration.options.items()
+        key + (INITIAL if key in configuration.mutated else ""): value for key, value in configuration.options.items()
     }
     values = {
         **options,

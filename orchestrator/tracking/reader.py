@@ -14,7 +14,7 @@ import pandas as pd
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.tracking.database import DEFAULT_URI, in_one_line, open_existing
 from orchestrator.tracking.names import from_text, sweep_key, unlisted
-from orchestrator.tracking.runs import PARENT, POPULATION, STOPPED_AT, WITHDRAWN, search
+from orchestrator.tracking.runs import PARENT, POPULATION, REMOVED, STOPPED_AT, search
 from orchestrator.tracking.tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
 
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
@@ -46,7 +46,7 @@ class ConfigurationRuns:
     ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
     ``metrics``: the numbers there is only one of (objective, seconds, …). ``digests``: file → SHA-256, of its tables.
     ``population``: the hash of the population that it is a member of, empty if of none. ``artifacts``: where they are.
-    ``withdrawn``: the sweep, as it was last started, does not hold it: it is of an earlier version.
+    ``removed``: the sweep, as it was last started, does not hold it: it is of an earlier version.
     """
 
     run_id: str
@@ -62,7 +62,7 @@ class ConfigurationRuns:
     population: str = ""
     digests: dict[str, str] = field(default_factory=dict)
     artifacts: str = ""
-    withdrawn: bool = False
+    removed: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | No
     Returns:
         One row per point: the columns configuration (its hash), label, learner, seed, metric, step, value, and one for
         each hyper-parameter that varies (missing where a learner does not have it). Configurations of earlier versions
-        of the sweep are among them: `find_sweep` says which are `withdrawn`.
+        of the sweep are among them: `find_sweep` says which are `removed`.
 
     Raises:
         SweepNotFound: one line, with the names that there are.
@@ -225,7 +225,7 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         population=tags.get(POPULATION, ""),
         digests=digests(tags),
         artifacts=run.info.artifact_uri,
-        withdrawn=bool(tags.get(WITHDRAWN)),
+        removed=bool(tags.get(REMOVED)),
     )
 
 

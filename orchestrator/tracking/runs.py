@@ -39,12 +39,12 @@ POPULATION = "foml.population"
 STOPPED_AT = "foml.stopped_at"
 """On a seed's run: the batches after which the scheduler ended it; empty if it was taken up again."""
 
-WITHDRAWN = "foml.withdrawn"
+REMOVED = "foml.withdrawn"
 """On a configuration's run: "true" if the sweep, as it was last started, does not hold it any more; else empty."""
 
 
 @dataclass
-class SeedRun:
+class OpenRun:
     """A seed's run. `has`: the (metric, step) that were there before this process came; to be sent no second time."""
 
     run_id: str
@@ -78,17 +78,17 @@ class RunTree:
         self._configurations: dict[str, str] = {}
         self.parent_id = self._parent(provenance, started_ms)
         self._provenance = {key: value for key, value in provenance.items() if key not in OF_THE_SWEEP}
-        self._mark_withdrawn()
+        self._mark_removed()
 
-    def _mark_withdrawn(self) -> None:
+    def _mark_removed(self) -> None:
         """Mark the configurations that the plan does not hold. One that it draws later is unmarked by whoever asks for
         its run."""
         planned = {trial.configuration.hash for trial in self._plan.trials}
         for run in self.mine("tags.`foml.kind` = 'configuration'"):
             tags = run.data.tags
             mark = "" if tags["foml.configuration"] in planned else "true"
-            if tags.get(WITHDRAWN, "") != mark:
-                self.tag(run.info.run_id, {WITHDRAWN: mark})
+            if tags.get(REMOVED, "") != mark:
+                self.tag(run.info.run_id, {REMOVED: mark})
         self.flush()
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
@@ -162,7 +162,7 @@ class RunTree:
             self._running.add(run_id)
         else:
             run_id = str(run.info.run_id)
-            self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, WITHDRAWN: "", **self._provenance})
+            self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, REMOVED: "", **self._provenance})
         self.set_params(run_id, parameters(configuration))
         self._client.log_dict(run_id, self._described(configuration), CONFIGURATION_FILE)
         planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}
@@ -187,7 +187,7 @@ class RunTree:
             "provenance": self._provenance,
         }
 
-    def seeds(self, trial: Trial, started_ms: int) -> list[SeedRun]:
+    def seeds(self, trial: Trial, started_ms: int) -> list[OpenRun]:
         """The runs of a trial's seeds, RUNNING, each with what it has already."""
         parent = self.configuration(trial.configuration)
         there = self._of_configuration(trial.configuration)
@@ -201,7 +201,7 @@ class RunTree:
                 run = self._client.create_run(
                     self._experiment, start_time=started_ms, run_name=f"seed {seed}", tags=tags
                 )
-            seed_run = SeedRun(str(run.info.run_id), self.points_of(run))
+            seed_run = OpenRun(str(run.info.run_id), self.points_of(run))
             self.set_params(seed_run.run_id, {**parameters(trial.configuration), "seed": str(seed)})
             if run.info.status != "RUNNING":
                 self.set_status(seed_run.run_id, "RUNNING")
@@ -234,8 +234,8 @@ class RunTree:
             return None
         if run.data.tags.get("foml.complete_for") != self._seeds(configuration):
             return None
-        if run.data.tags.get(PARENT) != self.parent_id or run.data.tags.get(WITHDRAWN):
-            self.tag(run.info.run_id, {PARENT: self.parent_id, WITHDRAWN: ""})
+        if run.data.tags.get(PARENT) != self.parent_id or run.data.tags.get(REMOVED):
+            self.tag(run.info.run_id, {PARENT: self.parent_id, REMOVED: ""})
         return run
 
     def damaged_tables(self, run: Any) -> dict[str, str]:

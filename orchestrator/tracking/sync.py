@@ -1,6 +1,6 @@
 """What is written to MLflow of a sweep, and how it is brought up to date after whatever came between.
 
-A `Projection` is used by one thread only, that of `tracking.Writer`; everything in it may raise, and may be asked for
+A `SweepSync` is used by one thread only, that of `tracking.Writer`; everything in it may raise, and may be asked for
 again: it sends what is lacking.
 """
 
@@ -24,7 +24,7 @@ from orchestrator.storage.trial_log import machine_tags
 from orchestrator.tracking import points as tracking_points
 from orchestrator.tracking.database import connect, experiment_id
 from orchestrator.tracking.provenance import Provenance
-from orchestrator.tracking.runs import STOPPED_AT, RunTree, SeedRun
+from orchestrator.tracking.runs import STOPPED_AT, OpenRun, RunTree
 from orchestrator.tracking.tables import CURVES_FILE, TEST_FILE
 
 LEARNER_FILE = "learner.pt"
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Stack:
+class TrialState:
     """A trial as the projection knows it.
 
     ``seed_runs``: None while its runs are not open. ``curves``: all that is known, of which the first ``sent`` batches
@@ -44,7 +44,7 @@ class Stack:
     """
 
     trial: Trial
-    seed_runs: list[SeedRun] | None = None
+    seed_runs: list[OpenRun] | None = None
     curves: Curves | None = None
     sent: int = 0
     seen: int = 0
@@ -54,7 +54,7 @@ class Stack:
     settled: bool = False
 
 
-class Projection:
+class SweepSync:
     """The runs of one sweep, made to say what its trials have reported and what their chunk files hold."""
 
     def __init__(
@@ -73,17 +73,17 @@ class Projection:
         self._every: int = plan.resolved.get("tracking", {}).get("diagnostics_every", 1)
         self._tree: RunTree | None = None
         self._complete: set[str] = set()
-        self._stacks: dict[str, Stack] = {}
+        self._stacks: dict[str, TrialState] = {}
 
-    def stack(self, key: str) -> Stack:
+    def state(self, key: str) -> TrialState:
         """A trial of the plan, which may have been drawn since."""
         if key not in self._stacks:
-            self._stacks[key] = Stack(self._plan.trial(key))
+            self._stacks[key] = TrialState(self._plan.trial(key))
         return self._stacks[key]
 
-    def stacks(self) -> list[Stack]:
+    def states(self) -> list[TrialState]:
         """All trials of the plan."""
-        return [self.stack(trial.key) for trial in self._plan.trials]
+        return [self.state(trial.key) for trial in self._plan.trials]
 
     def open(self) -> RunTree:
         """Reach MLflow, and find or make the sweep's run."""
@@ -102,51 +102,51 @@ class Projection:
 
     def note_results(self, key: str, batches: int) -> None:
         """A trial has reported up to this batch; if it had been given up, it has been taken up again."""
-        stack = self.stack(key)
-        stack.seen = max(stack.seen, batches)
-        if stack.status in ("FAILED", "KILLED"):
-            stack.status, stack.message, stack.settled, stack.seed_runs = "", "", False, None
+        state = self.state(key)
+        state.seen = max(state.seen, batches)
+        if state.status in ("FAILED", "KILLED"):
+            state.status, state.message, state.settled, state.seed_runs = "", "", False, None
 
     def note_end(self, key: str, status: str, message: str, stopped_at: int | None = None) -> None:
         """A trial has ended; FINISHED is for good."""
-        stack = self.stack(key)
-        if stack.status != "FINISHED":
-            stack.status, stack.message, stack.stopped_at, stack.settled = status, message, stopped_at, False
+        state = self.state(key)
+        if state.status != "FINISHED":
+            state.status, state.message, state.stopped_at, state.settled = status, message, stopped_at, False
 
     def forget(self, key: str) -> None:
         """Something went wrong in the middle: what MLflow has of this trial is to be asked for again."""
-        self.stack(key).seed_runs = self.stack(key).curves = None
+        self.state(key).seed_runs = self.state(key).curves = None
         if self._tree is not None:
             self._tree.discard()
 
     def write_results(self, key: str, slices: Sequence[Curves]) -> None:
         """Send what is new in these slices. What overlaps is dropped, and a gap is filled from the chunk file."""
-        stack = self.stack(key)
-        if stack.status == "FINISHED":
+        state = self.state(key)
+        if state.status == "FINISHED":
             return
-        self._open_stack(stack, slices[0])
+        self._open_runs(state, slices[0])
         for slice_ in slices:
-            if slice_.first_batch > self._curves(stack).batches:
-                self._fill(stack)
-            curves = self._curves(stack)
+            if slice_.first_batch > self._curves(state).batches:
+                self._fill(state)
+            curves = self._curves(state)
             if slice_.first_batch <= curves.batches < slice_.batches:
                 curves.extend(slice_.since(curves.batches))
-        self._send(stack)
+        self._send(state)
         self.open().flush()
-        self._check(stack)
+        self._check(state)
 
     def bring_up_to_date(self, key: str) -> None:
         """Send all that MLflow lacks of a trial, and how it ended if it has."""
-        stack = self.stack(key)
-        if stack.status:
-            self._settle(stack)
+        state = self.state(key)
+        if state.status:
+            self._settle(state)
             self.open().flush()
         else:
-            self._open_stack(stack)
-            self._fill(stack)
-            self._send(stack)
+            self._open_runs(state)
+            self._fill(state)
+            self._send(state)
             self.open().flush()
-            self._check(stack)
+            self._check(state)
 
     def close(self, status: str) -> str:
         """End every run of the sweep that still runs. Returns the run id of the sweep."""
@@ -155,145 +155,145 @@ class Projection:
             if (path := population.file(self._root)).exists():
                 self.keep(path)
         ended: dict[str, str] = {}
-        for stack in self.stacks():
-            before = ended.get(stack.trial.configuration.hash, "FINISHED")
-            now = stack.status or "KILLED"
-            ended[stack.trial.configuration.hash] = max(before, now, key=("FINISHED", "KILLED", "FAILED").index)
+        for state in self.states():
+            before = ended.get(state.trial.configuration.hash, "FINISHED")
+            now = state.status or "KILLED"
+            ended[state.trial.configuration.hash] = max(before, now, key=("FINISHED", "KILLED", "FAILED").index)
         tree.end(status, ended)
         return tree.parent_id
 
-    def _folder(self, stack: Stack) -> Path:
+    def _folder(self, state: TrialState) -> Path:
         if self._mirror is not None:
-            self._mirror.pull_trial(stack.trial.key)
-        return stack.trial.folder(self._root)
+            self._mirror.pull_trial(state.trial.key)
+        return state.trial.folder(self._root)
 
-    def _open_stack(self, stack: Stack, first: Curves | None = None) -> list[SeedRun]:
+    def _open_runs(self, state: TrialState, first: Curves | None = None) -> list[OpenRun]:
         """Open the trial's runs. If something is in them already, the chunk file tells what they should have."""
-        if stack.seed_runs is None:
-            stack.curves, stack.sent = Curves(list(stack.trial.seeds)), 0
+        if state.seed_runs is None:
+            state.curves, state.sent = Curves(list(state.trial.seeds)), 0
             if first is None:
-                self._fill(stack)
-            chunks, started = (stack.curves if first is None else first).chunks, self._started_ms
+                self._fill(state)
+            chunks, started = (state.curves if first is None else first).chunks, self._started_ms
             if chunks and len(chunks["batches"]):
                 started = int(chunks["time_ms"][0] - 1_000 * chunks["seconds"][0])
-            stack.seed_runs = self.open().seeds(stack.trial, started)
-            if any(run.has for run in stack.seed_runs):
-                self._fill(stack)
-        return stack.seed_runs
+            state.seed_runs = self.open().seeds(state.trial, started)
+            if any(run.has for run in state.seed_runs):
+                self._fill(state)
+        return state.seed_runs
 
-    def _curves(self, stack: Stack) -> Curves:
-        return Curves(list(stack.trial.seeds)) if stack.curves is None else stack.curves
+    def _curves(self, state: TrialState) -> Curves:
+        return Curves(list(state.trial.seeds)) if state.curves is None else state.curves
 
-    def _fill(self, stack: Stack) -> None:
+    def _fill(self, state: TrialState) -> None:
         """Know all that the chunk file has."""
         from orchestrator.storage import trial_files  # torch comes with it
 
-        chunk = trial_files.newest(self._folder(stack))
-        if chunk is not None and chunk.batches > self._curves(stack).batches:
-            stack.curves = chunk.curves
+        chunk = trial_files.newest(self._folder(state))
+        if chunk is not None and chunk.batches > self._curves(state).batches:
+            state.curves = chunk.curves
 
-    def _check(self, stack: Stack) -> None:
+    def _check(self, state: TrialState) -> None:
         """A trial writes its chunk file before it reports: what was reported and is not there, was lost."""
-        if self._curves(stack).batches < stack.seen:
-            raise ValueError(f"{stack.seen} batches were reported, but no chunk file in {self._folder(stack)} has them")
+        if self._curves(state).batches < state.seen:
+            raise ValueError(f"{state.seen} batches were reported, but no chunk file in {self._folder(state)} has them")
 
-    def _send(self, stack: Stack) -> None:
-        tree, curves = self.open(), self._curves(stack)
-        for row, run in enumerate(self._open_stack(stack)):
-            tree.send(run.run_id, tracking_points.seed_points(curves, row, stack.sent, self._every), run.has)
+    def _send(self, state: TrialState) -> None:
+        tree, curves = self.open(), self._curves(state)
+        for row, run in enumerate(self._open_runs(state)):
+            tree.send(run.run_id, tracking_points.seed_points(curves, row, state.sent, self._every), run.has)
             diverged = metrics.diverged_at(curves, row)
-            if diverged >= stack.sent:
+            if diverged >= state.sent:
                 tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})
-        stack.sent = curves.batches
+        state.sent = curves.batches
 
-    def _settle(self, stack: Stack) -> None:
+    def _settle(self, state: TrialState) -> None:
         """Write all that is known of a trial that has ended, and how it ended."""
-        if not stack.settled:
-            tree, configuration = self.open(), stack.trial.configuration
-            run = tree.complete_run(configuration) if stack.status == "FINISHED" and stack.seed_runs is None else None
+        if not state.settled:
+            tree, configuration = self.open(), state.trial.configuration
+            run = tree.complete_run(configuration) if state.status == "FINISHED" and state.seed_runs is None else None
             if run is not None:  # an earlier driver has seen to it
                 self._mend(configuration, run)
                 self._complete.add(configuration.hash)
-            elif stack.status != "KILLED" or self._started(stack):
-                self._end_seeds(stack, tree)
-            stack.settled = True
-            stack.seed_runs = stack.curves = None
-        self._settle_configuration(stack.trial.configuration)
+            elif state.status != "KILLED" or self._started(state):
+                self._end_seeds(state, tree)
+            state.settled = True
+            state.seed_runs = state.curves = None
+        self._settle_configuration(state.trial.configuration)
 
     def _mend(self, configuration: Configuration, run: Any) -> None:
         """Write again, from the chunk files, what is damaged or gone of a complete configuration's tables."""
         if configuration.hash in self._complete or not (damaged := self.open().damaged_tables(run)):
             return
-        stacks = [stack for stack in self.stacks() if stack.trial.configuration.hash == configuration.hash]
-        curves, finals = zip(*(self._measured(stack) for stack in stacks), strict=True)
+        states = [state for state in self.states() if state.trial.configuration.hash == configuration.hash]
+        curves, finals = zip(*(self._measured(state) for state in states), strict=True)
         tables = _tables(curves, finals)
         self.open().keep_tables(run.info.run_id, {name: tables[name] for name in damaged})
         for name, what in damaged.items():
             of = f"{name} of {configuration.label} (run {run.info.run_id})"
             logger.warning("%s: %s; written again from the chunk files", of, what)
 
-    def _end_seeds(self, stack: Stack, tree: RunTree) -> None:
-        runs = self._open_stack(stack)
-        self._fill(stack)
-        self._send(stack)
-        curves = self._curves(stack)
-        if stack.status == "FINISHED":
-            for run, points in zip(runs, self._measured(stack)[1], strict=True):
+    def _end_seeds(self, state: TrialState, tree: RunTree) -> None:
+        runs = self._open_runs(state)
+        self._fill(state)
+        self._send(state)
+        curves = self._curves(state)
+        if state.status == "FINISHED":
+            for run, points in zip(runs, self._measured(state)[1], strict=True):
                 tree.send(run.run_id, points, run.has)
-        tags = machine_tags(self._folder(stack))
+        tags = machine_tags(self._folder(state))
         tags |= {f"foml.{name}_mb": f"{value:.0f}" for name, value in tracking_points.peaks(curves).items()}
-        tags |= {"foml.error": stack.message} if stack.message else {}
-        tags |= {STOPPED_AT: str(stack.stopped_at)} if stack.stopped_at is not None else {}
+        tags |= {"foml.error": state.message} if state.message else {}
+        tags |= {STOPPED_AT: str(state.stopped_at)} if state.stopped_at is not None else {}
         for run in runs:
             tree.tag(run.run_id, tags)
-            tree.set_status(run.run_id, stack.status, int(curves.chunks["time_ms"].max()) if curves.chunks else None)
+            tree.set_status(run.run_id, state.status, int(curves.chunks["time_ms"].max()) if curves.chunks else None)
 
-    def _started(self, stack: Stack) -> bool:
-        return stack.seed_runs is not None or any(self._folder(stack).glob("chunk-*"))
+    def _started(self, state: TrialState) -> bool:
+        return state.seed_runs is not None or any(self._folder(state).glob("chunk-*"))
 
-    def _measured(self, stack: Stack) -> tuple[Curves, list[list[tracking_points.Point]]]:
+    def _measured(self, state: TrialState) -> tuple[Curves, list[list[tracking_points.Point]]]:
         """A finished trial's curves, and what each of its seeds is given at the end, from its chunk file."""
         from orchestrator.storage import trial_files
 
-        chunk = trial_files.newest(self._folder(stack))
+        chunk = trial_files.newest(self._folder(state))
         if chunk is None or not chunk.finished:
-            raise ValueError(f"there is no chunk file of a finished trial in {self._folder(stack)}")
-        curves, size = chunk.curves, stack.trial.configuration.batch_size
+            raise ValueError(f"there is no chunk file of a finished trial in {self._folder(state)}")
+        curves, size = chunk.curves, state.trial.configuration.batch_size
         costs = tracking_points.final_points(curves, int(chunk.state["position"]))
         seeds = range(len(curves.seeds))
         return curves, [[*tracking_points.adaptation_points(curves, row, size), *costs] for row in seeds]
 
     def _settle_configuration(self, configuration: Configuration) -> None:
-        """Once all stacks of a configuration have ended: its mean curves, its checkpoint, and how it ended."""
-        stacks = [stack for stack in self.stacks() if stack.trial.configuration.hash == configuration.hash]
-        if configuration.hash in self._complete or not all(stack.settled for stack in stacks):
+        """Once all states of a configuration have ended: its mean curves, its checkpoint, and how it ended."""
+        states = [state for state in self.states() if state.trial.configuration.hash == configuration.hash]
+        if configuration.hash in self._complete or not all(state.settled for state in states):
             return
-        statuses = {stack.status for stack in stacks}
-        if "FAILED" in statuses or any(self._started(stack) for stack in stacks):
-            self._keep_logs(configuration, stacks)
+        statuses = {state.status for state in states}
+        if "FAILED" in statuses or any(self._started(state) for state in states):
+            self._keep_logs(configuration, states)
         if statuses == {"FINISHED"}:
-            self._summarise(configuration, stacks)
-        elif "FAILED" in statuses or any(self._started(stack) for stack in stacks):
+            self._summarise(configuration, states)
+        elif "FAILED" in statuses or any(self._started(state) for state in states):
             tree = self.open()
             tree.set_status(tree.configuration(configuration), "FAILED" if "FAILED" in statuses else "KILLED")
 
-    def _keep_logs(self, configuration: Configuration, stacks: Sequence[Stack]) -> None:
+    def _keep_logs(self, configuration: Configuration, states: Sequence[TrialState]) -> None:
         """With a configuration's run: the log of each of its trials, and the machines that they ran on."""
         tree = self.open()
         run_id = tree.configuration(configuration)
         machines: dict[str, dict[str, None]] = {}
-        for index, stack in enumerate(stacks):
-            for key, value in machine_tags(self._folder(stack)).items():
+        for index, state in enumerate(states):
+            for key, value in machine_tags(self._folder(state)).items():
                 machines.setdefault(key, {})[value] = None
-            log = self._folder(stack) / trial_log.FILE
+            log = self._folder(state) / trial_log.FILE
             if log.is_file():
-                tree.artifact(run_id, log, "log" if index == 0 else f"log/{stack.trial.key}")
+                tree.artifact(run_id, log, "log" if index == 0 else f"log/{state.trial.key}")
         tree.tag(run_id, {key: ", ".join(different) for key, different in machines.items()})
 
-    def _summarise(self, configuration: Configuration, stacks: Sequence[Stack]) -> None:
+    def _summarise(self, configuration: Configuration, states: Sequence[TrialState]) -> None:
         tree = self.open()
         run_id = tree.configuration(configuration)
-        curves, finals = zip(*(self._measured(stack) for stack in stacks), strict=True)
+        curves, finals = zip(*(self._measured(state) for state in states), strict=True)
         objective = self._plan.resolved["objective"]["metric"]
         costs = [of_seeds[0] for of_seeds in finals]
         points = tracking_points.configuration_points(curves, costs, objective, configuration.batch_size)
@@ -305,10 +305,10 @@ class Projection:
             if (at := metrics.diverged_at(part, row)) >= 0
         ]
         tags = {"foml.diverged": ", ".join(lost)}
-        for index, stack in enumerate(stacks):
-            folder = self._folder(stack)
+        for index, state in enumerate(states):
+            folder = self._folder(state)
             for file in (folder / LEARNER_FILE, *sorted(folder.glob("learner-*.pt"))):
-                tree.artifact(run_id, file, "checkpoint" if index == 0 else f"checkpoint/{stack.trial.key}")
+                tree.artifact(run_id, file, "checkpoint" if index == 0 else f"checkpoint/{state.trial.key}")
         tree.keep_tables(run_id, _tables(curves, finals), tags)
         tree.complete(configuration)
         self._complete.add(configuration.hash)
@@ -321,7 +321,7 @@ def _tables(
 
 
 def frame(curves: Sequence[Curves], finals: Sequence[Sequence[Sequence[tracking_points.Point]]]) -> pd.DataFrame:
-    """All points of all seeds of these stacks: the columns seed, metric, step, value. `finals`: by stack, by seed."""
+    """All points of all seeds of these states: the columns seed, metric, step, value. `finals`: by state, by seed."""
     rows = [
         (seed, point.metric, point.step, point.value)
         for part, of_seeds in zip(curves, finals, strict=True)
@@ -332,7 +332,7 @@ def frame(curves: Sequence[Curves], finals: Sequence[Sequence[Sequence[tracking_
 
 
 def test_frame(curves: Sequence[Curves]) -> pd.DataFrame:
-    """The test errors of all seeds of these stacks, in the columns of `frame`; steps are tasks.
+    """The test errors of all seeds of these states, in the columns of `frame`; steps are tasks.
 
     They are in a file of their own and are no metric: nobody is to choose by them.
     """

@@ -23,7 +23,7 @@ from orchestrator.storage.mirror import Mirror
 from orchestrator.tracking.database import TrackingError, check_reachable, database_path, first_line, prepare
 from orchestrator.tracking.provenance import Provenance
 from orchestrator.tracking.runs import forget
-from orchestrator.tracking.sync import Projection
+from orchestrator.tracking.sync import SweepSync
 
 __all__ = ["TrackingError", "TrackingProblem", "Writer", "forget", "prepare"]
 
@@ -73,7 +73,7 @@ class Writer:
     ) -> None:
         self._uri = uri
         provenance = provenance if isinstance(provenance, Provenance) else Provenance(provenance)
-        self._projection = Projection(uri, experiment, plan, root, provenance, started_ms, mirror)
+        self._sync = SweepSync(uri, experiment, plan, root, provenance, started_ms, mirror)
         self._arriving: dict[str, list[Curves]] = {}  # slices that the thread has not come to yet, by trial
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -119,7 +119,7 @@ class Writer:
 
     def keep(self, path: Path) -> None:
         """Keep a file of the sweep's folder, as it is by then, as an artifact of the sweep's run."""
-        self._queue.put(partial(self._try, _SWEEP, partial(self._projection.keep, path)))
+        self._queue.put(partial(self._try, _SWEEP, partial(self._sync.keep, path)))
 
     def drain(self, timeout: float | None = None) -> list[TrackingProblem]:
         """Wait until everything handed over so far is written.
@@ -159,7 +159,7 @@ class Writer:
         def end() -> None:
             self._write_all()
             try:
-                outcome.append(self._projection.close(status))
+                outcome.append(self._sync.close(status))
             except Exception as error:
                 outcome.append(error)
             done.set()
@@ -186,8 +186,8 @@ class Writer:
             if trial_key in self._waiting:
                 self._take(trial_key)
             self._next_at.pop(trial_key, None)
-            self._projection.note_end(trial_key, status, message, stopped_at)
-            self._try(trial_key, partial(self._projection.bring_up_to_date, trial_key))
+            self._sync.note_end(trial_key, status, message, stopped_at)
+            self._try(trial_key, partial(self._sync.bring_up_to_date, trial_key))
 
         self._queue.put(note)
 
@@ -237,11 +237,11 @@ class Writer:
         if not slices:
             return
         self._next_at[key] = time.monotonic() + PAUSE_S
-        self._projection.note_results(key, max(slice_.batches for slice_ in slices))
-        self._try(key, partial(self._projection.write_results, key, slices))
+        self._sync.note_results(key, max(slice_.batches for slice_ in slices))
+        self._try(key, partial(self._sync.write_results, key, slices))
 
     def _open(self) -> None:
-        self._projection.open()
+        self._sync.open()
 
     def _try(self, key: str, action: Callable[[], None]) -> None:
         """Do it; if that fails, keep why, and let the trial be brought up to date from its chunk file later."""
@@ -270,14 +270,14 @@ class Writer:
             where = Path.cwd() if path is None else path.parent
             line = f"tracking: {disk_full_line(where)}: then MLflow is sent what it lacks"
         if not line:
-            what = self._projection.stack(key).trial.configuration.label if key else "the sweep's run"
+            what = self._sync.state(key).trial.configuration.label if key else "the sweep's run"
             line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"
         if self._behind.get(key) != line:
             logger.debug("%s", line, exc_info=error)
         self._behind[key] = line
         self._retry_at = time.monotonic() + RETRY_S
         if key:
-            self._projection.forget(key)
+            self._sync.forget(key)
 
     def _catch_up(self) -> None:
         """Try again what has failed."""
@@ -287,9 +287,9 @@ class Writer:
         for key in sorted(self._behind):
             try:
                 if key:
-                    self._projection.bring_up_to_date(key)
+                    self._sync.bring_up_to_date(key)
                 else:
-                    self._projection.open()
+                    self._sync.open()
             except Exception as error:
                 self._fell_behind(key, error)
             else:

@@ -55,7 +55,7 @@ STRANGE = {"orchestrator/search/population/rounds: rounds"}
 
 # Public names of classes that two modules use. Each learner's file has one `Options` beside its class: that is the contract.
 SHARED_NAMES = {"Options"}
-DUPLICATES = {"Difference", "Layer", "Report", "Row", "Search", "SeedRun", "Stack", "Stage"}
+DUPLICATES = {"Difference", "Layer", "Report", "Row", "Search", "Stack", "Stage"}
 
 # Docstrings whose first paragraph is missing or is no single sentence; may only fall.
 UNFINISHED = {"learners": 7, "streams": 13, "orchestrator": 77}

@@ -103,7 +103,7 @@ def test_what_is_lost_is_named_and_wins_nothing():
 
 def test_what_is_of_an_earlier_version_of_the_sweep_is_shown_and_compared_with_nothing():
     errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.6, 1: 0.6, 2: 0.6}}
-    earlier = replace(configuration("a"), withdrawn=True)
+    earlier = replace(configuration("a"), removed=True)
     rows = compare(sweep_of(earlier, configuration("b"), configuration("c")), curves(errors))
     assert [(row.of.label, row.usable, row.notes) for row in rows] == [
         ("b", True, ""), ("c", True, ""), ("a", False, "of an earlier version of this sweep"),

@@ -170,27 +170,27 @@ def test_a_sweep_that_still_runs(sweep, tracking_uri):
     writer.close("KILLED")
 
 
-def withdrawn(uri):
-    return {of.label: of.withdrawn for of in reader.find_sweep("sweep", uri).configurations}
+def removed(uri):
+    return {of.label: of.removed for of in reader.find_sweep("sweep", uri).configurations}
 
 
 def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_path, tracking_uri):
     online, tfs = Trial(synthetic.configuration("online"), (0, 1)), Trial(synthetic.configuration("tfs"), (0, 1))
     synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", online, tfs), tracking_uri)
-    assert withdrawn(tracking_uri) == {"online": False, "tfs": False}
+    assert removed(tracking_uri) == {"online": False, "tfs": False}
     toe = Trial(synthetic.configuration("toe"), (0, 1))
     synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", tfs, toe), tracking_uri)
-    assert withdrawn(tracking_uri) == {"online": True, "tfs": False, "toe": False}
+    assert removed(tracking_uri) == {"online": True, "tfs": False, "toe": False}
     assert set(load_curves("sweep", tracking_uri).label) == {"online", "tfs", "toe"}
     back = synthetic.make_sweep(tmp_path / "results", "sweep", online)
     writer = Writer(tracking_uri, "experiment", back.plan, back.root, {}, synthetic.START_MS)
     writer.start()
     writer.drain()
-    assert withdrawn(tracking_uri) == {"online": False, "tfs": True, "toe": True}
+    assert removed(tracking_uri) == {"online": False, "tfs": True, "toe": True}
     back.plan.add(toe)  # a searcher draws it again, and its chunk files say that it is over
     writer.finished(toe.key)
     writer.drain()
-    assert withdrawn(tracking_uri) == {"online": False, "tfs": True, "toe": False}
+    assert removed(tracking_uri) == {"online": False, "tfs": True, "toe": False}
     more = Trial(tfs.configuration, (2,))  # and this one with a seed that is new
     back.whole[more.key] = synthetic.curves_of(more)
     back.plan.add(tfs)
@@ -198,7 +198,7 @@ def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_pat
     writer.finished(tfs.key)
     writer.results(more.key, back.part(more, 0, 20))
     assert writer.drain() == []
-    assert withdrawn(tracking_uri) == {"online": False, "tfs": False, "toe": False}
+    assert removed(tracking_uri) == {"online": False, "tfs": False, "toe": False}
     writer.close("FINISHED")
 
 

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.plan.plan import Plan, Trial
 from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.names import parameters
-from orchestrator.tracking.sync import Projection
+from orchestrator.tracking.sync import SweepSync
 from orchestrator.tracking.writer import TrackingError, TrackingProblem, Writer, prepare
 from tests.orchestrator import synthetic_sweep as synthetic
 from tests.orchestrator.tracked_sweep import TrackedRuns, assert_seed_runs_hold, writer_of
@@ -319,13 +319,13 @@ def eventually(condition, timeout=120):
 @pytest.fixture
 def written(monkeypatch):
     """What the projection is given to write: (key, last batches of the slices), as it comes."""
-    calls, write_results = [], Projection.write_results
+    calls, write_results = [], SweepSync.write_results
 
     def noted(self, key, slices):
         write_results(self, key, slices)
         calls.append((key, [slice_.batches for slice_ in slices]))
 
-    monkeypatch.setattr(Projection, "write_results", noted)
+    monkeypatch.setattr(SweepSync, "write_results", noted)
     return calls
 
 
