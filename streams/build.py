@@ -1,7 +1,6 @@
 """Build task stores: `python -m streams.build NAME --out DIR [--seeds 3] [key=value ...]`, or `build` and `cached`."""
 
 import errno
-import hashlib
 import os
 import shutil
 import sys
@@ -16,6 +15,7 @@ from streams.progress import ProgressLine
 from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
 from streams.store import manifest as manifests
 from streams.store.cache import cache_folder, locked
+from streams.store.canonical_json import canonical, digest
 from streams.store.checks import check_collected, check_table
 from streams.store.publish import publish, sweep_unfinished, write_images, write_seed
 from streams.store.task_store import TaskStore
@@ -83,8 +83,8 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = Non
     Raises:
         See `build`.
     """
-    key = manifests.canonical([manifests.FORMAT_VERSION, recipe.identity(), recipe.fingerprint()])
-    name = f"{recipe.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    key = digest([manifests.FORMAT_VERSION, recipe.identity(), recipe.fingerprint()], 12)
+    name = f"{recipe.name}-{key}"
     return build(recipe, seeds, cache_folder() / "stores" / name, progress)
 
 
@@ -105,8 +105,8 @@ def _open(recipe: Recipe, folder: Path) -> TaskStore:
     """Open the store in `folder`, which must be this recipe's."""
     store = TaskStore.open(folder)
     if store.manifest["recipe"] != recipe.identity():
-        got = manifests.canonical(store.manifest["recipe"])
-        rule = f"must be empty or hold the store of {manifests.canonical(recipe.identity())}"
+        got = canonical(store.manifest["recipe"])
+        rule = f"must be empty or hold the store of {canonical(recipe.identity())}"
         raise StoreError(fault(folder, rule, got, "choose another folder"))
     return store
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from streams.command_line import CommandLine, command
 from streams.errors import OptionError, StoreError, fault
 from streams.recipe import SPLITS
-from streams.store import manifest as manifests
+from streams.store.canonical_json import canonical
 from streams.store.task_store import Table, TaskStore
 from streams.stream import Stream
 
@@ -41,7 +41,7 @@ def describe(store: TaskStore) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    line = manifests.canonical(value)
+    line = canonical(value)
     if len(line) <= _LONG:
         return line
     size = f", {len(value)} in all" if isinstance(value, list | dict) else ""

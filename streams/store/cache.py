@@ -1,10 +1,9 @@
 """The cache folder of a node, and locks that make several processes do a thing once."""
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock
 
 VARIABLE = "FOML_CACHE"
 
@@ -15,13 +14,9 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "foml-orchestrator"
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder` (a file beside it), waiting for whoever holds it. A killed process frees its lock."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def locked(folder: Path) -> FileLock:
+    """The lock of `folder`, a file beside it, for `with`. It waits for the holder, whose death releases it.
+
+    On a network file system without `flock`, the lock is the file's existence, and outlives a killed holder.
+    """
+    return FileLock(folder.parent / f".{folder.name}.lock")

@@ -13,19 +13,11 @@ from typing import Any
 import numpy as np
 
 from streams.errors import StoreError, fault
+from streams.store.canonical_json import digest
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
 _NOT_IDENTITY = ("hash", "files")
-
-
-def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spaces: the text that hashes are taken over.
-
-    >>> canonical({"b": 1, "a": [0.5, None]})
-    '{"a":[0.5,null],"b":1}'
-    """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def text(manifest: dict[str, Any]) -> str:
@@ -36,16 +28,16 @@ def text(manifest: dict[str, Any]) -> str:
 def identity(manifest: dict[str, Any]) -> str:
     """sha256 (hex) over the canonical JSON of everything but `hash` and `files`."""
     kept = {key: value for key, value in manifest.items() if key not in _NOT_IDENTITY}
-    return hashlib.sha256(canonical(kept).encode()).hexdigest()
+    return digest(kept)
 
 
 def content_digest(*columns: np.ndarray[Any, Any]) -> str:
     """sha256 (hex) over the columns' little-endian bytes, one after the other: independent of Arrow's layout."""
-    digest = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for column in columns:
         contiguous = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
-        digest.update(contiguous.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+        sha256.update(contiguous.reshape(-1).view(np.uint8).data)
+    return sha256.hexdigest()
 
 
 def file_digest(path: Path) -> str:

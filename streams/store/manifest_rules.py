@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from streams.errors import fault
-from streams.store.manifest import canonical
+from streams.store.canonical_json import canonical
 from streams.store.tables import DATAPOINTS, IMAGES
 from streams.views import View, Views
 
