@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class TrialState:
+class TrackedTrial:
     """A trial as the projection knows it.
 
     ``seed_runs``: None while its runs are not open. ``curves``: all that is known, of which the first ``sent`` batches
@@ -73,15 +73,15 @@ class SweepSync:
         self._every: int = plan.resolved.get("tracking", {}).get("diagnostics_every", 1)
         self._tree: RunTree | None = None
         self._complete: set[str] = set()
-        self._stacks: dict[str, TrialState] = {}
+        self._stacks: dict[str, TrackedTrial] = {}
 
-    def state(self, key: str) -> TrialState:
+    def state(self, key: str) -> TrackedTrial:
         """A trial of the plan, which may have been drawn since."""
         if key not in self._stacks:
-            self._stacks[key] = TrialState(self._plan.trial(key))
+            self._stacks[key] = TrackedTrial(self._plan.trial(key))
         return self._stacks[key]
 
-    def states(self) -> list[TrialState]:
+    def states(self) -> list[TrackedTrial]:
         """All trials of the plan."""
         return [self.state(trial.key) for trial in self._plan.trials]
 
@@ -162,12 +162,12 @@ class SweepSync:
         tree.end(status, ended)
         return tree.parent_id
 
-    def _folder(self, state: TrialState) -> Path:
+    def _folder(self, state: TrackedTrial) -> Path:
         if self._mirror is not None:
             self._mirror.pull_trial(state.trial.key)
         return state.trial.folder(self._root)
 
-    def _open_runs(self, state: TrialState, first: Curves | None = None) -> list[OpenRun]:
+    def _open_runs(self, state: TrackedTrial, first: Curves | None = None) -> list[OpenRun]:
         """Open the trial's runs. If something is in them already, the chunk file tells what they should have."""
         if state.seed_runs is None:
             state.curves, state.sent = Curves(list(state.trial.seeds)), 0
@@ -181,10 +181,10 @@ class SweepSync:
                 self._fill(state)
         return state.seed_runs
 
-    def _curves(self, state: TrialState) -> Curves:
+    def _curves(self, state: TrackedTrial) -> Curves:
         return Curves(list(state.trial.seeds)) if state.curves is None else state.curves
 
-    def _fill(self, state: TrialState) -> None:
+    def _fill(self, state: TrackedTrial) -> None:
         """Know all that the chunk file has."""
         from orchestrator.storage import trial_files  # torch comes with it
 
@@ -192,12 +192,12 @@ class SweepSync:
         if chunk is not None and chunk.batches > self._curves(state).batches:
             state.curves = chunk.curves
 
-    def _check(self, state: TrialState) -> None:
+    def _check(self, state: TrackedTrial) -> None:
         """A trial writes its chunk file before it reports: what was reported and is not there, was lost."""
         if self._curves(state).batches < state.seen:
             raise ValueError(f"{state.seen} batches were reported, but no chunk file in {self._folder(state)} has them")
 
-    def _send(self, state: TrialState) -> None:
+    def _send(self, state: TrackedTrial) -> None:
         tree, curves = self.open(), self._curves(state)
         for row, run in enumerate(self._open_runs(state)):
             tree.send(run.run_id, tracking_points.seed_points(curves, row, state.sent, self._every), run.has)
@@ -206,7 +206,7 @@ class SweepSync:
                 tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})
         state.sent = curves.batches
 
-    def _settle(self, state: TrialState) -> None:
+    def _settle(self, state: TrackedTrial) -> None:
         """Write all that is known of a trial that has ended, and how it ended."""
         if not state.settled:
             tree, configuration = self.open(), state.trial.configuration
@@ -232,7 +232,7 @@ class SweepSync:
             of = f"{name} of {configuration.label} (run {run.info.run_id})"
             logger.warning("%s: %s; written again from the chunk files", of, what)
 
-    def _end_seeds(self, state: TrialState, tree: RunTree) -> None:
+    def _end_seeds(self, state: TrackedTrial, tree: RunTree) -> None:
         runs = self._open_runs(state)
         self._fill(state)
         self._send(state)
@@ -248,10 +248,10 @@ class SweepSync:
             tree.tag(run.run_id, tags)
             tree.set_status(run.run_id, state.status, int(curves.chunks["time_ms"].max()) if curves.chunks else None)
 
-    def _started(self, state: TrialState) -> bool:
+    def _started(self, state: TrackedTrial) -> bool:
         return state.seed_runs is not None or any(self._folder(state).glob("chunk-*"))
 
-    def _measured(self, state: TrialState) -> tuple[Curves, list[list[tracking_points.Point]]]:
+    def _measured(self, state: TrackedTrial) -> tuple[Curves, list[list[tracking_points.Point]]]:
         """A finished trial's curves, and what each of its seeds is given at the end, from its chunk file."""
         from orchestrator.storage import trial_files
 
@@ -277,7 +277,7 @@ class SweepSync:
             tree = self.open()
             tree.set_status(tree.configuration(configuration), "FAILED" if "FAILED" in statuses else "KILLED")
 
-    def _keep_logs(self, configuration: Configuration, states: Sequence[TrialState]) -> None:
+    def _keep_logs(self, configuration: Configuration, states: Sequence[TrackedTrial]) -> None:
         """With a configuration's run: the log of each of its trials, and the machines that they ran on."""
         tree = self.open()
         run_id = tree.configuration(configuration)
@@ -290,7 +290,7 @@ class SweepSync:
                 tree.artifact(run_id, log, "log" if index == 0 else f"log/{state.trial.key}")
         tree.tag(run_id, {key: ", ".join(different) for key, different in machines.items()})
 
-    def _summarise(self, configuration: Configuration, states: Sequence[TrialState]) -> None:
+    def _summarise(self, configuration: Configuration, states: Sequence[TrackedTrial]) -> None:
         tree = self.open()
         run_id = tree.configuration(configuration)
         curves, finals = zip(*(self._measured(state) for state in states), strict=True)
