@@ -52,7 +52,7 @@ def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
         "foml.python": platform.python_version(),
         "foml.platform": platform.platform(),
         "foml.hostname": socket.gethostname(),
-        "foml.command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "foml.command": command_line(),
         "foml.store": store_hash,
         "foml.store_path": str(store_path),
     }
@@ -63,6 +63,13 @@ def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
         tags["foml.git_diff"] = path  # by what is in it: a sweep that goes on with other changes has both
         files[path] = changes
     return Provenance(tags, files)
+
+
+def command_line() -> str:
+    """The command that started this process, as a line to paste into a shell."""
+    if sys.orig_argv[1:2] == ["-m"]:
+        return shlex.join(["python", *sys.orig_argv[1:]])
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
 
 
 def git_state(tree: Path = _TREE) -> tuple[str, str]:

@@ -392,9 +392,9 @@ def test_every_run_says_where_it_comes_from(
         assert (tags["foml.git_commit"], tags["foml.git_dirty"]) == (commit, dirty)
         assert tags["foml.versions"] == provenance.versions()
         assert tags["foml.hostname"] == socket.gethostname()
-        assert tags["foml.command"].startswith("sweep.py --local ")
+        assert tags["foml.command"].startswith("python -m orchestrator.sweep --local ")
         if run_ is not parent:  # the sweep's own run says who wrote it last
-            assert tags["foml.command"] == "sweep.py --local sweep.yaml keep_checkpoints=all"
+            assert tags["foml.command"] == "python -m orchestrator.sweep --local sweep.yaml keep_checkpoints=all"
         assert len(tags["foml.store"]) == 64
         assert ("foml.git_diff" in tags) == (dirty == "true")
     for run_ in [*configurations, *seeds]:

@@ -1,6 +1,7 @@
 """Where results come from: the tree's difference to its commit, on real repositories."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,22 @@ def test_a_long_difference_is_cut_off_and_says_so(tree: Path) -> None:
 def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
     assert provenance.git_state(tmp_path) == ("unknown", "unknown")
     assert provenance.git_changes(tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("original", "words", "line"),
+    [
+        (
+            ["python3.11", "-m", "orchestrator.sweep", "a b.yaml"],
+            ["…/__main__.py", "a b.yaml"],
+            "python -m orchestrator.sweep 'a b.yaml'",
+        ),
+        (["python3.11", "/bin/foml", "sweep", "seeds=2"], ["/bin/foml", "sweep", "seeds=2"], "foml sweep seeds=2"),
+    ],
+)
+def test_the_command_line_can_be_pasted(
+    original: list[str], words: list[str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", original)
+    monkeypatch.setattr(sys, "argv", words)
+    assert provenance.command_line() == line
