@@ -27,13 +27,12 @@ def marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def main() -> int:
     mark("the interpreter runs")
-    from orchestrator.config import load
     from orchestrator.execution import ray_session
-    from orchestrator.sweep import __main__, run
+    from orchestrator.sweep import __main__, api, run
     from orchestrator.tracking import database
 
     mark("the command is imported")
-    load.load = marked(load.load, "the configuration is checked (imports torch)")
+    api.load_sweep = marked(api.load_sweep, "the configuration is checked (imports torch)")
     run.open_store = marked(run.open_store, "the store is open")
     ray_session._found = marked(ray_session._found, "Ray is up")
     database.prepare = marked(database.prepare, "MLflow has its database (imports mlflow)")

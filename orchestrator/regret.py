@@ -38,14 +38,14 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
         UserError: no such sweep, no complete configuration, a stream without sharp boundaries.
     """
     from learners.networks import build
-    from orchestrator.config import load
+    from orchestrator.config.load import check_sweep
     from orchestrator.plan.plan import sweep_folder
     from orchestrator.plan.task_store import open_store
     from orchestrator.protocol import hindsight
     from orchestrator.storage.journal import given_before
     from streams.progress import ProgressLine
 
-    sweep = load.check(given_before(sweep_folder(storage, name), name, "NAME"), f"{storage}/{name}")
+    sweep = check_sweep(given_before(sweep_folder(storage, name), name, "NAME"), f"{storage}/{name}")
     runs = reader.find_sweep(name, sweep.document.tracking.uri, sweep.document.tracking.experiment)
     if not any(of.complete for of in runs.configurations):
         raise OrchestratorError(fault("sweep", "", "has no complete configuration to compare with hindsight", name))

@@ -22,7 +22,7 @@ from typing import TextIO
 import yaml
 
 from orchestrator.cluster.launcher_file import read_cluster_file
-from orchestrator.config import load
+from orchestrator.config.load import load_sweep
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.system.signals import StopRequest
@@ -156,7 +156,7 @@ def submit(
         OrchestratorError: a fault in either file, a head that does not answer or that has another state of the project.
     """
     read_cluster_file(cluster)
-    sweep = load.load(file, overrides)
+    sweep = load_sweep(file, overrides)
     head = Head(cluster)
     job = sweep_folder("", sweep.name).name.replace(" ", "%20")
     _same_state(head, manner)

@@ -31,7 +31,7 @@ def default_file() -> Path:
     return Path(str(files("tune_configs") / "quickstart.yaml"))
 
 
-def load(file: Path | str | None = None, overrides: Sequence[str] = ()) -> Sweep:
+def load_sweep(file: Path | str | None = None, overrides: Sequence[str] = ()) -> Sweep:
     """Read and check a sweep. Precedence: defaults < YAML < `key=value`.
 
     Raises:
@@ -39,11 +39,11 @@ def load(file: Path | str | None = None, overrides: Sequence[str] = ()) -> Sweep
     """
     path = default_file() if file is None else Path(file)
     name = str(path) if file is not None else f"tune_configs/{path.name}"
-    return check(overridden(read_yaml(path, name), overrides), name)
+    return check_sweep(overridden(read_yaml(path, name), overrides), name)
 
 
-def check(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
-    """Check a sweep given as nested mappings, as `load` gets it from YAML.
+def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
+    """Check a sweep given as nested mappings, as `load_sweep` reads them from YAML.
 
     Raises:
         ConfigError: one line for everything that is wrong.

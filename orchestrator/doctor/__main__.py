@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from orchestrator.cluster.launcher_file import check_cluster_file, is_cluster_file
-from orchestrator.config import load
+from orchestrator.config.load import load_sweep
 from orchestrator.doctor.checks import examine
 from orchestrator.doctor.nodes import Finding, ill
 from orchestrator.errors import OrchestratorError
@@ -51,7 +51,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
             yield from map(ill, check_cluster_file(path))
         return
     try:
-        sweep = load.load(arguments.sweep, arguments.overrides)
+        sweep = load_sweep(arguments.sweep, arguments.overrides)
     except OrchestratorError as error:
         yield from map(ill, error.faults)
         return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep, load_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.config.strict_yaml import COMMAND_LINE, overridden
 from orchestrator.errors import ConfigError, fault
@@ -60,11 +60,11 @@ def _asked_for(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence
             raise ConfigError(fault("run_sweep", "sweep", rule, "a sweep beside it", "leave one of the two out"))
         return _begun_before(resume, overrides)
     if not isinstance(sweep, Mapping):
-        return load.load(sweep, overrides)
+        return load_sweep(sweep, overrides)
     if overrides:
         rule = "go with a file, or with resume, and not with a mapping"
         raise ConfigError(fault("run_sweep", "overrides", rule, list(overrides), "change the mapping"))
-    return load.check(sweep)
+    return check_sweep(sweep)
 
 
 def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
@@ -76,7 +76,7 @@ def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
     changes = overridden({}, [word for word in overrides if word.startswith("storage=")])
     storage = str(changes.get("storage", "results"))
     given = given_before(open_folder(storage, name)[0], name)
-    checked = load.check(overridden(given, overrides), f"{storage}/{name}")
+    checked = check_sweep(overridden(given, overrides), f"{storage}/{name}")
     if checked.name != name:
         rule = f"must be that of the sweep that is resumed, {name}"
         remedy = "another sweep is started with a file and no --resume"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -63,5 +63,5 @@ def test_a_stream_from_a_folder_of_images_is_planned(folder: Path) -> None:
 def test_a_module_that_holds_no_learner(name: str, told: str) -> None:
     given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": name}], "seeds": 1}
     with pytest.raises(ConfigError) as caught:
-        load.check(given)
+        check_sweep(given)
     assert str(caught.value) == f"configuration: learners[0].name: {told}"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from learners import checkpoint
-from orchestrator.config import load
+from orchestrator.config.load import load_sweep
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Trial, sweep_folder
 from orchestrator.plan.task_store import open_store
@@ -27,7 +27,7 @@ def compute(
 
     Returns the sweep's folder, its trials, and for each the curves of the whole stream.
     """
-    sweep = load.load(folder / "sweep.yaml")
+    sweep = load_sweep(folder / "sweep.yaml")
     store = open_store(sweep)
     root = sweep_folder(folder / sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from learners.base import Learner, StreamFacts
-from orchestrator.config import load
 from orchestrator.config.constraints import check_options, check_with_store
+from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import LearnerSpec
 from orchestrator.config.search_space import Space
 from orchestrator.errors import ConfigError
@@ -53,9 +53,9 @@ def sweep(learner: dict[str, object]) -> dict[str, object]:
 
 
 def test_a_learner_of_ones_own_checks_its_options(own: str) -> None:
-    assert load.check(sweep({"name": own, "group": {"grid": [2, 4]}})).learners[0].name == own
+    assert check_sweep(sweep({"name": own, "group": {"grid": [2, 4]}})).learners[0].name == own
     with pytest.raises(ConfigError) as caught:
-        load.check(sweep({"name": own, "group": {"grid": [2, 3, 5]}, "weight": 2.0}), "mine.yaml")
+        check_sweep(sweep({"name": own, "group": {"grid": [2, 3, 5]}, "weight": 2.0}), "mine.yaml")
     assert caught.value.faults == (
         "mine.yaml: learners[0].group.grid[1]: must divide batch_size, 8 (got 3)",
         "mine.yaml: learners[0].group.grid[2]: must divide batch_size, 8 (got 5)",
@@ -64,7 +64,7 @@ def test_a_learner_of_ones_own_checks_its_options(own: str) -> None:
 
 def test_a_check_that_raises_is_one_line(own: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load.check(sweep({"name": own, "group": 7}), "mine.yaml")
+        check_sweep(sweep({"name": own, "group": 7}), "mine.yaml")
     assert caught.value.faults == (
         "mine.yaml: learners[0]: own_rules.grouped cannot check its options (RuntimeError: seven)",
     )
@@ -73,12 +73,12 @@ def test_a_check_that_raises_is_one_line(own: str) -> None:
 def test_a_search_is_refused_only_where_none_of_its_trials_has_an_effect(own: str) -> None:
     searched = {"weight": {"uniform": [0.5, 2.0]}}
     with pytest.raises(ConfigError, match=r"learners\[0\]\.weight: has no effect with weighed: false"):
-        load.check(sweep({"name": own, **searched}))
-    load.check(sweep({"name": own, "weighed": {"grid": [False, True]}, **searched}))
+        check_sweep(sweep({"name": own, **searched}))
+    check_sweep(sweep({"name": own, "weighed": {"grid": [False, True]}, **searched}))
 
 
 def test_what_the_store_alone_knows_is_checked_with_it() -> None:
-    checked = load.check(sweep({"name": "icarl", "memory": {"grid": [10, 12]}}), "mine.yaml")
+    checked = check_sweep(sweep({"name": "icarl", "memory": {"grid": [10, 12]}}), "mine.yaml")
     assert check_with_store(checked, 10) == []
     assert check_with_store(checked, 12) == [
         "mine.yaml: learners[0].memory.grid[0]: must be at least the stream's 12 classes (got 10)"

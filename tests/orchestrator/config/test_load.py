@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep, default_file, load_sweep
 from orchestrator.errors import ConfigError
 
 GOOD = {
@@ -18,13 +18,13 @@ GOOD = {
 
 def faults(document: object, file: str = "mine.yaml") -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load.check(document, file)  # type: ignore[arg-type]
+        check_sweep(document, file)  # type: ignore[arg-type]
     assert caught.value.exit_code == 2
     return list(caught.value.faults)
 
 
 def test_a_good_sweep_has_its_defaults() -> None:
-    sweep = load.check(GOOD)
+    sweep = check_sweep(GOOD)
     assert sweep.seeds == [0, 1]
     assert sweep.network == "rainbow"
     assert sweep.document.batch_size == 10
@@ -129,9 +129,9 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     path = write(
         tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml, alpha1: 1e-2}]\nseeds: 3\n"
     )
-    plain = load.load(path)
+    plain = load_sweep(path)
     assert plain.learners[0].fixed["alpha1"] == 0.01  # YAML 1.1 would have made text of 1e-2
-    changed = load.load(path, ["seeds=[4]", "learners[0].K={grid: [2, 3]}", "stream.tasks=4", "search.samples=2"])
+    changed = load_sweep(path, ["seeds=[4]", "learners[0].K={grid: [2, 3]}", "stream.tasks=4", "search.samples=2"])
     assert changed.seeds == [4]
     assert changed.learners[0].spaces["K"].values == (2, 3)
     assert changed.recipe.options()["tasks"] == 4
@@ -142,22 +142,22 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
 def test_a_bad_word_is_a_fault_of_the_command_line(tmp_path: Path, word: str) -> None:
     path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml}]\nseeds: 3\n")
     with pytest.raises(ConfigError) as caught:
-        load.load(path, [word])
+        load_sweep(path, [word])
     (line,) = caught.value.faults
     assert line.startswith(("command line: ", str(path)))
 
 
 def test_a_file_that_cannot_be_read_is_called_as_it_was_given(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load.load(tmp_path / "none.yaml")
+        load_sweep(tmp_path / "none.yaml")
     (line,) = caught.value.faults
     assert line.startswith(f"{tmp_path / 'none.yaml'}: must be a readable YAML file")
 
 
 def test_every_ready_sweep_is_good() -> None:
-    folder = load.default_file().parent
+    folder = default_file().parent
     names = sorted(path.name for path in folder.glob("*.yaml"))
     assert "quickstart.yaml" in names
     measured = sorted((folder.parent / "benchmarks").glob("*.yaml"))
     for path in [*(folder / name for name in names), *measured]:
-        assert load.load(path).learners
+        assert load_sweep(path).learners

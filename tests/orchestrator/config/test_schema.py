@@ -2,14 +2,14 @@
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 
 GOOD = {"name": "mine", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 2}
 
 
 def test_a_sweep_has_its_defaults() -> None:
-    sweep = load.check(GOOD)
+    sweep = check_sweep(GOOD)
     assert (sweep.name, sweep.experiment, sweep.network) == ("mine", "mine", "rainbow")
     assert sweep.seeds == [0, 1]
     assert sweep.document.batch_size == 10
@@ -17,20 +17,20 @@ def test_a_sweep_has_its_defaults() -> None:
 
 
 def test_seeds_may_be_a_list() -> None:
-    assert load.check(GOOD | {"seeds": [7, 3]}).seeds == [7, 3]
+    assert check_sweep(GOOD | {"seeds": [7, 3]}).seeds == [7, 3]
 
 
 def test_what_a_sweep_says_of_itself_follows_what_was_given() -> None:
     given = {"tracking": {"experiment": "thesis"}, "stream": {"name": "online_cifar100"}, "resources": {"cpus": 3.5}}
-    sweep = load.check(GOOD | given)
+    sweep = check_sweep(GOOD | given)
     assert (sweep.name, sweep.experiment, sweep.network, sweep.threads) == ("mine", "thesis", "siamese", 3)
-    assert load.check(GOOD | {"resources": {"cpus": 0.5}}).threads == 1
+    assert check_sweep(GOOD | {"resources": {"cpus": 0.5}}).threads == 1
 
 
 def test_only_what_is_drawn_is_drawn() -> None:
     """A grid is crossed, a distribution is drawn from; all else is fixed."""
     learner = {"name": "foml", "K": {"grid": [1, 5]}, "beta1": {"uniform": [0.1, 0.2]}, "alpha1": 0.3}
-    (spec,) = load.check(GOOD | {"learners": [learner]}).learners
+    (spec,) = check_sweep(GOOD | {"learners": [learner]}).learners
     assert (set(spec.spaces), set(spec.drawn)) == ({"K", "beta1"}, {"beta1"})
     assert spec.fixed["alpha1"] == 0.3 and not {"K", "beta1"} & spec.fixed.keys()
 
@@ -50,5 +50,5 @@ def test_only_what_is_drawn_is_drawn() -> None:
 )
 def test_one_fault_is_one_line(change: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load.check(GOOD | change, "mine.yaml")
+        check_sweep(GOOD | change, "mine.yaml")
     assert caught.value.faults == (f"mine.yaml: {expected}",)

@@ -3,13 +3,13 @@
 import io
 import math
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.console.progress import Progress
 from orchestrator.plan.expand import make_plan
 
 
 def test_lines_and_eta() -> None:
-    sweep = load.check(
+    sweep = check_sweep(
         {
             "name": "p",
             "stream": {"name": "rainbow_digits"},
@@ -44,7 +44,7 @@ def test_lines_and_eta() -> None:
 def test_a_trial_without_a_value_yet_and_one_with_a_seed_that_diverged() -> None:
     learners = [{"name": "foml", "K": 1}, {"name": "online"}]
     given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2}
-    plan = make_plan(load.check(given), "store")
+    plan = make_plan(check_sweep(given), "store")
     progress = Progress(plan, slots=2, out=io.StringIO(), clock=lambda: 1.0)
     for trial, error in zip(plan.trials, (None, math.nan), strict=True):
         progress.started(trial.key)

@@ -18,7 +18,7 @@ import pyte
 import pytest
 from rich.console import Console
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.console.progress import Progress
 from orchestrator.console.screen import Screen, leaders
 from orchestrator.plan.expand import make_plan
@@ -26,7 +26,7 @@ from tests.orchestrator.sweep_command import LONG, PATIENCE_S, command, folder_w
 
 
 def progress_of(learners: list[dict[str, object]], now: list[float], **more: object) -> tuple[Progress, list[str]]:
-    sweep = load.check({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2, **more})
+    sweep = check_sweep({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2, **more})
     plan = make_plan(sweep, "store")
     return Progress(plan, slots=2, out=io.StringIO(), clock=lambda: now[0]), [trial.key for trial in plan.trials]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.doctor import __main__, checks
 from orchestrator.doctor.nodes import Finding, gpus_agree, torch_gpus
@@ -19,7 +19,7 @@ def sweep(store: TaskStore | None = None, **changes: object) -> Sweep:
     if store is not None:
         stream["store"] = str(store.path)
     document: dict[str, object] = {"name": "x", "stream": stream, "learners": [{"name": "online"}], "seeds": 2}
-    return load.check(document | changes)
+    return check_sweep(document | changes)
 
 
 def test_versions_of_this_environment_are_those_asked_for() -> None:

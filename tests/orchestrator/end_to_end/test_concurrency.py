@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.execution.ray_session import Cluster
 from orchestrator.sweep.api import run_sweep
 from orchestrator.sweep.arguments import Telling
@@ -38,7 +38,7 @@ EIGHT = TINY.replace(
 
 @pytest.mark.parametrize(("cpus", "gpus", "at_once"), [(0.25, 0, 8), (0.5, 0, 4), (1, 0, 2), (3, 0, 1), (0.25, 0.5, 2)])
 def test_fractions_of_processors_make_places(cpus: float, gpus: float, at_once: int) -> None:
-    of = load.check(yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
+    of = check_sweep(yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
     assert Cluster(cpus=2, gpus=1, node_cpus=2, node_gpus=1, local=True).slots(of) == at_once
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import DiskFullError
 from orchestrator.plan.expand import make_plan
 from orchestrator.storage import trial_files
@@ -133,7 +133,7 @@ def test_no_room_for_the_report(tmp_path: Path) -> None:
 
 
 def test_no_room_for_the_journal(tmp_path: Path) -> None:
-    sweep = load.check(
+    sweep = check_sweep(
         {
             "name": "j",
             "stream": {"name": "rainbow_digits"},
@@ -141,7 +141,7 @@ def test_no_room_for_the_journal(tmp_path: Path) -> None:
             "seeds": 2,
         }
     )
-    wider = load.check(
+    wider = check_sweep(
         {
             "name": "j",
             "stream": {"name": "rainbow_digits"},

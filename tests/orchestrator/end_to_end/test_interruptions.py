@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import load_sweep
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
 from orchestrator.storage import trial_files
@@ -240,7 +240,7 @@ def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path)
 def test_a_failure_budget_stops_the_sweep_and_it_can_go_on(tmp_path: Path) -> None:
     """Files in the place of two trials' folders: they fail, and the third is not begun."""
     folder = folder_with(tmp_path, TINY)
-    sweep = load.load(folder / "sweep.yaml")
+    sweep = load_sweep(folder / "sweep.yaml")
     plan = make_plan(sweep, open_store(sweep).hash)
     root = folder / "results" / "tiny"
     root.mkdir(parents=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep, load_sweep
 from orchestrator.config.strict_yaml import overridden
 from orchestrator.errors import ConfigError
 from orchestrator.plan.plan import sweep_folder
@@ -43,11 +43,11 @@ def words_after_python(command: str) -> list[str]:
 @pytest.mark.parametrize("storage", ["results", PLACE, "-dash", "results #1", "12", "a: b", "~"])
 def test_the_command_that_goes_on_says_what_was_meant(name: str, storage: str) -> None:
     """Through the shell, the command line and YAML."""
-    of = load.check(SWEEP | {"name": name, "storage": storage})
+    of = check_sweep(SWEEP | {"name": name, "storage": storage})
     arguments = read(words_after_python(resume_command(of)))
     assert arguments.resume == name
     changed = overridden(SWEEP | {"name": name}, arguments.overrides)
-    assert load.check(changed).document.storage == storage
+    assert check_sweep(changed).document.storage == storage
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_command_that_goes_on_says_what_was_meant(name: str, storage: str) -
 )
 def test_what_cannot_be_shown_is_refused_in_one_line(key: str, change: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
-        load.check(SWEEP | {"name": "x"} | change, "x.yaml")
+        check_sweep(SWEEP | {"name": "x"} | change, "x.yaml")
     (line,) = caught.value.faults
     assert line.startswith(f"x.yaml: {key}: must not contain control characters or broken Unicode (")
     assert line.isprintable()
@@ -95,7 +95,7 @@ def test_a_sweep_of_any_name_anywhere(tmp_path: Path, monkeypatch: pytest.Monkey
     }
     (folder / "sweep.yaml").write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8")
     compute(folder)
-    shown = resume_command(load.load("sweep.yaml"))
+    shown = resume_command(load_sweep("sweep.yaml"))
     overrides = [word for word in words_after_python(shown) if word.startswith("storage=")]
     for done in (run_sweep("sweep.yaml"), run_sweep(resume=name, overrides=overrides)):
         assert done.exit_code == 0, done.text

@@ -13,7 +13,7 @@ import torch
 
 from learners import checkpoint
 from orchestrator import rerun
-from orchestrator.config import load
+from orchestrator.config.load import load_sweep
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import generator
@@ -69,7 +69,7 @@ def stored(state: dict[str, Any]) -> dict[str, Any]:
 def by_hand(folder: Path) -> tuple[dict[str, protocol.OnlineProtocol], list[dict[str, Any]]]:
     """The population trained without Ray, chunks or restarts: a member that copies another is a new learner with the
     changed values, into which the donor's state is loaded. Its window is left out: those steps had other values."""
-    sweep = load.load(folder / "sweep.yaml")
+    sweep = load_sweep(folder / "sweep.yaml")
     store = open_store(sweep)
     (population,) = make_plan(sweep, store.hash).populations
     values = {member.key: population.values(member) for member in population.members}

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from orchestrator.config import load
+from orchestrator.config.load import default_file
 from orchestrator.config.strict_yaml import read_yaml
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import folder_with, run, run_here, uri
 
-FOLDER = load.default_file().parent
+FOLDER = default_file().parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 POPULATIONS = [name for name in NAMES if name.startswith("pbt")]
 MARKS = dict.fromkeys(("rainbow_mnist", "online_cifar100", "online_celeba"), pytest.mark.slow)

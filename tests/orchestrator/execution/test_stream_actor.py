@@ -15,7 +15,7 @@ from ray._private.state import jobs
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.execution.learner_actor import ActorSource
 from orchestrator.execution.ray_session import check_resources, prepare_environment, ray_running
@@ -194,6 +194,6 @@ def test_a_store_is_there_if_its_seeds_are(store: TaskStore, smaller: Path) -> N
 
 
 def test_what_no_single_node_has_is_refused() -> None:
-    asked = load.check(SWEEP | {"resources": {"cpus": 3}})
+    asked = check_sweep(SWEEP | {"resources": {"cpus": 3}})
     with pytest.raises(ConfigError, match=r"resources\.cpus: must be at most the 2 that a node of this cluster has"):
         check_resources(asked, 2, 1, "a node of this cluster")

@@ -1,12 +1,12 @@
 """Grids are crossed, the rest is drawn, and more of either leaves what there was as it was."""
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.plan.expand import make_plan
 
 
 def sweep(learners: list[dict[str, object]], **more: object) -> Sweep:
-    return load.check({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2} | more)
+    return check_sweep({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2} | more)
 
 
 def test_grids_are_crossed_in_order() -> None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import sweep_folder
 
 
 def sweep(learners: list[dict[str, object]], **more: object) -> Sweep:
-    return load.check({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2} | more)
+    return check_sweep({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2} | more)
 
 
 def test_the_hash_is_of_everything_that_decides_a_curve() -> None:

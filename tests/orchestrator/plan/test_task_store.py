@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.task_store import open_store
 from streams import recipes
@@ -25,7 +25,7 @@ def faults(store: TaskStore, **change: object) -> tuple[str, ...]:
         "seeds": 2,
     }
     with pytest.raises(ConfigError) as caught:
-        open_store(load.check(document | change, "s.yaml"))
+        open_store(check_sweep(document | change, "s.yaml"))
     return caught.value.faults
 
 
@@ -36,7 +36,7 @@ def test_the_named_store_is_opened(store: TaskStore) -> None:
         "learners": [{"name": "online"}],
         "seeds": 3,
     }
-    opened = open_store(load.check(document))
+    opened = open_store(check_sweep(document))
     assert (opened.path, opened.hash, opened.seeds) == (store.path, store.hash, [0, 1, 2])
 
 
@@ -44,7 +44,7 @@ def test_a_store_of_another_stream_that_lacks_seeds_is_refused(store: TaskStore)
     """Both at once."""
     wanted = RECIPE | {"train": 30, "store": str(store.path)}
     of_stream, of_seeds = faults(store, stream=wanted, seeds=[1, 3, 4])
-    identity = load.check(
+    identity = check_sweep(
         {"name": "s", "stream": wanted, "learners": [{"name": "online"}], "seeds": 1}
     ).recipe.identity()
     assert of_stream == (
@@ -72,7 +72,7 @@ def test_a_batch_that_spans_a_whole_task_is_refused(store: TaskStore) -> None:
     for batch_size, schedule in ((25, "sequential"), (26, "markov")):
         stream = RECIPE | {"store": str(store.path), "schedule": {"name": schedule}}
         document = {"name": "s", "stream": stream, "learners": [{"name": "online"}], "seeds": 2}
-        assert open_store(load.check(document | {"batch_size": batch_size})).hash == store.hash
+        assert open_store(check_sweep(document | {"batch_size": batch_size})).hash == store.hash
 
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep, load_sweep
 from orchestrator.config.schema import Budget, Price
 from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
@@ -83,7 +83,7 @@ def test_either_limit_ends_it_and_none_never_does() -> None:
 )
 def test_what_cannot_be_meant_is_told(change: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError) as told:
-        load.check(DOCUMENT | change, "s")
+        check_sweep(DOCUMENT | change, "s")
     assert told.value.faults == (line,)
 
 
@@ -125,7 +125,7 @@ def test_a_sweep_stops_starting_trials_and_goes_on_with_a_greater_budget(tmp_pat
     assert "no further trial is started" in first.stderr
     assert set(statuses(folder)) == {"FINISHED"}  # those that ran went on to their ends
 
-    sweep = load.load(folder / "sweep.yaml", [f"resources.cpus={cpus}", f"storage={folder}/results"])
+    sweep = load_sweep(folder / "sweep.yaml", [f"resources.cpus={cpus}", f"storage={folder}/results"])
     store = open_store(sweep)
     plan = forecast(sweep, Journal.look(folder / "results/tiny", make_plan(sweep, store.hash)), store).text
     assert f"budget: {told}" in plan

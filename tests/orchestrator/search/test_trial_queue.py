@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
@@ -29,7 +29,7 @@ def sweep(**change: object) -> Sweep:
         "seeds": 2,
         "search": {"algorithm": "optuna", "samples": 20},
     }
-    return load.check(document | change)
+    return check_sweep(document | change)
 
 
 def taken(root: Path, of: Sweep) -> Journal:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
 from orchestrator.protocol.curves import Curves
@@ -20,7 +20,7 @@ LEARNERS = [{"name": "foml", "K": {"grid": [1, 5]}}]
 
 def plan(**change: object):  # type: ignore[no-untyped-def]
     document = {"name": "j", "stream": {"name": "rainbow_digits"}, "learners": LEARNERS, "seeds": 2} | change
-    return make_plan(load.check(document), "store")
+    return make_plan(check_sweep(document), "store")
 
 
 def stacks(journal: Journal) -> list[tuple[int, tuple[int, ...]]]:
@@ -72,7 +72,7 @@ def test_the_given_configuration_is_read_back(tmp_path: Path) -> None:
     written(tmp_path / "j")
     given = given_before(tmp_path / "j", "j")
     assert given["learners"] == LEARNERS
-    assert stacks(Journal.look(tmp_path / "j", make_plan(load.check(given), "store"))) == [(1, (0, 1)), (5, (0, 1))]
+    assert stacks(Journal.look(tmp_path / "j", make_plan(check_sweep(given), "store"))) == [(1, (0, 1)), (5, (0, 1))]
 
 
 def test_resuming_a_sweep_that_was_never_started(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 from orchestrator.storage import retention
 
@@ -22,5 +22,5 @@ def test_the_batches_after_which_a_checkpoint_is_kept() -> None:
 def test_invalid_values_are_refused(value: object) -> None:
     document = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
     with pytest.raises(ConfigError) as caught:
-        load.check({**document, "keep_checkpoints": value})
+        check_sweep({**document, "keep_checkpoints": value})
     assert caught.value.faults and all("keep_checkpoints: " in line for line in caught.value.faults)

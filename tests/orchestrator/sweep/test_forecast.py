@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from orchestrator.config import load
+from orchestrator.config.load import load_sweep
 from orchestrator.execution.ray_session import Cluster, local_gpus
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def forecast_of(folder: Path, *words: str) -> Forecast:
-    return api.forecast(load.load(folder / "sweep.yaml", [f"storage={folder / 'results'}", *words]))
+    return api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}", *words]))
 
 
 def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) -> None:
@@ -115,14 +115,14 @@ def test_fewer_trials_than_places_take_as_long_as_the_longest(folder: Path) -> N
 
 def test_gpus_limit_how_many_run_at_once_as_in_a_run(folder: Path) -> None:
     words = ("resources.cpus=0.5", "resources.gpus=1")
-    planned, of = forecast_of(folder, *words), load.load(folder / "sweep.yaml", words)
+    planned, of = forecast_of(folder, *words), load_sweep(folder / "sweep.yaml", words)
     here = Cluster(SLOTS, local_gpus(), SLOTS, local_gpus(), local=True)
     assert planned.slots == here.slots(of) == max(1, min(2 * SLOTS, local_gpus()))
     assert Cluster(8, 3, 8, 3, local=True).slots(of) == 3
 
 
 def test_with_rerun_nothing_is_done_and_nothing_spent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = api.forecast(load.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"]), rerun=True)
+    planned = api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}"]), rerun=True)
     told = json.loads(planned.json)
     assert [(trial["state"], trial["batches_done"]) for trial in told["trials"]] == [("waiting", 0)] * 4
     assert told["to_run"] == 4 and told["spent"] == {"hours": 0.0, "money": 0.0}
@@ -163,7 +163,7 @@ def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
     search = "{samples: 4, algorithm: optuna, scheduler: asha}"
     document = yaml.safe_load(TINY) | yaml.safe_load(f"{{learners: {learner}, search: {search}}}")
     folder = folder_with(tmp_path, yaml.safe_dump(document))
-    of = load.load(folder / "sweep.yaml", [f"storage={folder / 'results'}"])
+    of = load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}"])
     journal = Journal.look(folder / "results/tiny", make_plan(of, open_store(of).hash))
     journal.take()
     (study,) = journal.plan.studies
@@ -181,7 +181,7 @@ def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
     assert (told["size"], told["to_run"]) == (4, 3)
     assert told["seconds"] == pytest.approx(3 * drawn["seconds"])
     assert "  stopped" in planned.text.splitlines()[1]
-    again = api.forecast(load.load(folder / "sweep.yaml", [f"storage={folder / 'results'}", "search.scheduler=none"]))
+    again = api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}", "search.scheduler=none"]))
     assert json.loads(again.json)["trials"][0]["state"] == "waiting"  # without a scheduler it goes on
 
 

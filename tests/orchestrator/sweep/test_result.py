@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ExitCode
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import Trial
@@ -36,7 +36,7 @@ def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
             writer.finished(trial.key)
     assert writer.drain() == []
     writer.close("FINISHED")
-    checked = load.check(
+    checked = check_sweep(
         {
             "name": "sweep",
             "stream": {"name": "rainbow_digits"},

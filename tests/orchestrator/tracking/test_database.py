@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ExitCode
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import Plan
@@ -106,7 +106,7 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     document = {"name": "x y", "stream": stream, "learners": [{"name": "online"}], "seeds": 1, "tracking": {"uri": uri}}
     plan = Plan("x y", (), {})
     journal = Journal(tmp_path, plan)
-    result = report_on(load.check(document), journal, Outcome(plan, set()), ["behind"], [], StopRequest())
+    result = report_on(check_sweep(document), journal, Outcome(plan, set()), ["behind"], [], StopRequest())
     assert (result.exit_code, result.best) == (ExitCode.SOME_FAILED, None)
     assert isinstance(result.summary, pd.DataFrame)
     assert result.problems[0] == "behind"

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.config import load
+from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
@@ -35,7 +35,7 @@ def sweep(**change: object) -> Sweep:
         "objective": {"metric": "online_error"},
         "search": {"samples": 4, "scheduler": {"name": "pbt", "interval": 10 * ROUND - 3}},
     }
-    return load.check(document | change)
+    return check_sweep(document | change)
 
 
 def search(root: Path, of: Sweep | None = None, ended: set[str] | None = None) -> Search:
