@@ -12,6 +12,7 @@ from torch import Tensor
 from learners.batch import Batch
 from learners.images import ImageTable
 from learners.networks.network import Network
+from learners.state import Stateful
 
 Diagnostics = dict[str, Tensor]
 """Name → one number per replicate, [R]. A value that is not finite marks its replicate as diverged."""
@@ -74,7 +75,7 @@ class StreamFacts:
     classes: int | None = None
 
 
-class Learner(ABC):
+class Learner(Stateful, ABC):
     """R replicates of one method, trained side by side; replicates share nothing but time.
 
     The platform calls, for every batch of the stream, `predict` and then `update`, and for a class that says
@@ -85,6 +86,11 @@ class Learner(ABC):
     changeable: ClassVar[tuple[str, ...]] = ()
     """Options that may have another value from some batch on: real numbers that no stored state's shape follows."""
     options_class: ClassVar[type]
+    state_fields: ClassVar[tuple[str, ...]]
+    """Attributes that determine all later results, generators included; all else follows from options and setting.
+
+    The datapoints seen are left out: they follow from the position in the stream (`restore_seen`).
+    """
 
     def __init__(self, options: Any, setting: Setting) -> None:
         self.options = options
@@ -112,7 +118,7 @@ class Learner(ABC):
         """Tasks outside the stream that this learner is to be shown beforehand; 0: it learns on the stream alone."""
         return 0
 
-    def pretrain(self, batches: Sequence[Batch]) -> None:  # noqa: B027
+    def pretrain(self, batches: Sequence[Batch]) -> None:
         """Meta-train on `pretrain_tasks` tasks, task after task. Called once, before the stream, if there are any."""
 
     @abstractmethod
@@ -124,32 +130,21 @@ class Learner(ABC):
         """Learn from one batch of the stream, just predicted. A short batch is as good as a full one."""
 
     # Not abstract: a learner that is not told of boundaries has nothing to do at one.
-    def begin_task(self) -> None:  # noqa: B027
+    def begin_task(self) -> None:
         """The next batch is the first of a new task. Called only if `needs_boundaries`."""
 
-    def end_task(self) -> None:  # noqa: B027
+    def end_task(self) -> None:
         """The task is over and its held-out points have been predicted. Called only if `needs_boundaries`."""
 
-    def restore_seen(self, seen: Batch) -> None:  # noqa: B027
+    def restore_seen(self, seen: Batch) -> None:
         """After `load_state_dict`: the datapoints seen before it was saved (ids and labels; x is empty)."""
 
-    def skip(self, datapoints: int) -> None:  # noqa: B027
+    def skip(self, datapoints: int) -> None:
         """Reckon updates from now on as if so many datapoints more had been seen, of which nothing is learned.
 
         For a forecast of what they cost, after which the learner is of no use. To be defined where the number of
         updates grows with what has been seen.
         """
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that decides what happens next, generators too; tensors, numbers, strings, lists and dicts only.
-
-        What the stream has shown is left out: it follows from the stream's position (`restore_seen`).
-        """
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as the learner that wrote `state` would have."""
 
     def load_with_new_options(self, state: dict[str, Any]) -> None:
         """Go on, with this learner's own options, from what a learner with other `changeable` ones had come to."""

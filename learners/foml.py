@@ -41,6 +41,7 @@ class FOML(Learner):
 
     changeable = ("alpha1", "alpha2", "beta1", "beta2")
     options_class = Options
+    state_fields = ("phi", "theta", "statistics", "moments", "meta_moments", "steps", "replay")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -110,35 +111,24 @@ class FOML(Learner):
         self.replay.add(seen)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "phi": self.phi,
-            "theta": self.theta,
-            "statistics": self.statistics,
-            "moments": tuple(self.moments),
-            "meta_moments": tuple(self.meta_moments),
-            "steps": self.steps,
-            "window": [
-                {
-                    "phi": step.phi,
-                    "theta": step.theta,
-                    "statistics": step.statistics,
-                    "before": tuple(step.before),
-                    "ids": step.batch.ids,
-                    "y": step.batch.y,
-                }
-                for step in self.window
-            ],
-            "replay": self.replay.state_dict(),
-        }
+        # A step's gradient is not stored: computed again from the same numbers, it is equal bit for bit.
+        window = [
+            {
+                "phi": step.phi,
+                "theta": step.theta,
+                "statistics": step.statistics,
+                "before": tuple(step.before),
+                "ids": step.batch.ids,
+                "y": step.batch.y,
+            }
+            for step in self.window
+        ]
+        return {**super().state_dict(), "window": window}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.phi, self.theta, self.statistics = state["phi"], state["theta"], state["statistics"]
-        self.moments, self.meta_moments = Moments(*state["moments"]), Moments(*state["meta_moments"])
-        self.steps = state["steps"]
-        self.replay.load_state_dict(state["replay"])
+        super().load_state_dict(state)
         self.window.clear()
         for step in state["window"] if self.setting.images is not None else ():  # no images: loaded to predict only
-            # A step's gradient is not stored: made again from the same numbers, it is the same to the last bit.
             ids = step["ids"].cpu()  # where a batch has them, whatever the state was read onto
             batch = Batch(self.setting.needed_images().gather(ids), step["y"], ids)
             self.window.append(

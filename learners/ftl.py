@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -41,6 +40,7 @@ class FTL(Learner):
     needs_boundaries = True
     changeable = ("alpha",)
     options_class = Options
+    state_fields = ("leader", "adapted", "replay", "budget", "leader_budget", "leader_updates_due", "task_start")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -83,22 +83,3 @@ class FTL(Learner):
 
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "leader": self.leader.state_dict(),
-            "adapted": self.adapted.state_dict(),
-            "replay": self.replay.state_dict(),
-            "budget": self.budget.state_dict(),
-            "leader_budget": self.leader_budget.state_dict(),
-            "leader_updates_due": self.leader_updates_due,
-            "task_start": self.task_start,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.leader.load_state_dict(state["leader"])
-        self.adapted.load_state_dict(state["adapted"])
-        self.replay.load_state_dict(state["replay"])
-        self.budget.load_state_dict(state["budget"])
-        self.leader_budget.load_state_dict(state["leader_budget"])
-        self.leader_updates_due, self.task_start = state["leader_updates_due"], state["task_start"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -71,6 +70,7 @@ class FTML(Learner):
     needs_boundaries = True
     changeable = ("inner_rate", "outer_rate")
     options_class = Options
+    state_fields = ("leader", "adapted", "replay", "tasks", "budget", "meta_updates_due", "starts")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -138,22 +138,3 @@ class FTML(Learner):
 
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "leader": self.leader.state_dict(),
-            "adapted": self.adapted.state_dict(),
-            "replay": self.replay.state_dict(),
-            "tasks": self.tasks.state_dict(),
-            "budget": self.budget.state_dict(),
-            "meta_updates_due": self.meta_updates_due,
-            "starts": list(self.starts),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.leader.load_state_dict(state["leader"])
-        self.adapted.load_state_dict(state["adapted"])
-        self.replay.load_state_dict(state["replay"])
-        self.tasks.load_state_dict(state["tasks"])
-        self.budget.load_state_dict(state["budget"])
-        self.meta_updates_due, self.starts = state["meta_updates_due"], list(state["starts"])

@@ -57,6 +57,17 @@ class ICaRL(Learner):
     needs_boundaries = True
     changeable = ("alpha",)
     options_class = Options
+    state_fields = (
+        "model",
+        "teacher",
+        "replay",
+        "budget",
+        "task_start",
+        "known",
+        "current",
+        "exemplars",
+        "means",
+    )
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -159,24 +170,7 @@ class ICaRL(Learner):
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "teacher": self.teacher.state_dict(),
-            "replay": self.replay.state_dict(),
-            "budget": self.budget.state_dict(),
-            "task_start": self.task_start,
-            "known": self.known,
-            "current": self.current,
-            "exemplars": [list(by_class) for by_class in self.exemplars],
-            "means": self.means,  # they predict even without the pictures
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.teacher.load_state_dict(state["teacher"])
-        self.replay.load_state_dict(state["replay"])
-        self.budget.load_state_dict(state["budget"])
-        self.task_start, self.known, self.current = state["task_start"], state["known"], state["current"]
-        self.exemplars = [[points.cpu() for points in by_class] for by_class in state["exemplars"]]
-        self.means = state["means"]
+        super().load_state_dict(state)
+        # Positions are on the CPU, on any device that the state is loaded to.
+        self.exemplars = [[points.cpu() for points in by_class] for by_class in self.exemplars]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -50,6 +49,7 @@ class LwF(Learner):
     needs_boundaries = True
     changeable = ("alpha", "distillation", "temperature")
     options_class = Options
+    state_fields = ("model", "teacher", "task")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -79,11 +79,3 @@ class LwF(Learner):
         answers = self.teacher.predict(batch.x)
         weight = o.distillation * (o.temperature**2 if o.t_squared else 1.0)
         return lambda logits: new_labels(logits) + weight * distillation(logits, answers, o.temperature)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "teacher": self.teacher.state_dict(), "task": self.task}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.teacher.load_state_dict(state["teacher"])
-        self.task = state["task"]

@@ -14,7 +14,7 @@ from learners.batch import Batch
 from learners.changepoint.belief import Belief
 from learners.changepoint.pcoc import Prior
 from learners.changepoint.window import Window, window_loss
-from learners.training.optim import Adam, Moments
+from learners.training.optim import Adam
 
 AT_ONCE = 32  # datapoints predicted in one pass, for the sake of memory
 FARTHEST = 1e6  # bound on a feature: sums of squares stay far inside float32
@@ -61,6 +61,7 @@ class MOCA(Learner):
     """
 
     options_class = Options
+    state_fields = ("parameters", "statistics", "moments", "origin", "unit", "batches", "pretrained", "seen")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -200,24 +201,14 @@ class MOCA(Learner):
     def state_dict(self) -> dict[str, Any]:
         window = self.window
         return {
-            "parameters": self.parameters,
-            "statistics": self.statistics,
-            "moments": tuple(self.moments),
-            "origin": self.origin,
-            "unit": self.unit,
-            "batches": self.batches,
-            "pretrained": self.pretrained,
-            "seen": self.seen,
+            **super().state_dict(),
             "belief": self.belief._asdict(),
             # The pictures follow from their ids.
             "window": {name: part for name, part in window._asdict().items() if name != "x"} if window else None,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.parameters, self.statistics = state["parameters"], state["statistics"]
-        self.moments = Moments(*state["moments"])
-        self.origin, self.unit = state["origin"], state["unit"]
-        self.batches, self.pretrained, self.seen = state["batches"], state["pretrained"], state["seen"]
+        super().load_state_dict(state)
         self.belief, self.window = Belief(**state["belief"]), None
         if state["window"] is not None and self.setting.images is not None:  # no images: loaded to predict only
             ids = state["window"]["ids"].cpu()  # where a batch has them, whatever the state was read onto

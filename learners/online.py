@@ -1,7 +1,7 @@
 """Plain online learning: FOML without theta. Not in the paper's tables; the reference that FOML has to beat."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -26,6 +26,7 @@ class Online(Learner):
 
     changeable = ("alpha1",)
     options_class = Options
+    state_fields = ("model",)
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -36,9 +37,3 @@ class Online(Learner):
 
     def update(self, batch: Batch) -> Diagnostics:
         return {"loss": self.model.learn(batch)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -31,6 +31,7 @@ class OnlineReplay(Learner):
 
     changeable = ("alpha1",)
     options_class = Options
+    state_fields = ("model", "replay")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -46,10 +47,3 @@ class OnlineReplay(Learner):
 
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "replay": self.replay.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.replay.load_state_dict(state["replay"])

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from learners.state import Stateful
+
 
 def sequence(seed: int, purpose: str) -> np.random.SeedSequence:
     """The `SeedSequence` that belongs to one replicate's seed and one purpose (such as ``"replay"``)."""
@@ -26,7 +28,7 @@ def torch_seed(seed: int, purpose: str) -> int:
     return int(sequence(seed, purpose).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-class Generators:
+class Generators(Stateful):
     """One numpy generator per replicate, saved and restored as one."""
 
     def __init__(self, seeds: Sequence[int], purpose: str) -> None:

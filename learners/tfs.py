@@ -1,7 +1,6 @@
 """Train from scratch (TFS): paper, section 4 and appendix A.3."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -30,6 +29,7 @@ class TFS(Learner):
     needs_boundaries = True
     changeable = ("alpha",)
     options_class = Options
+    state_fields = ("model", "replay", "budget", "task", "task_start")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -59,18 +59,3 @@ class TFS(Learner):
 
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "replay": self.replay.state_dict(),
-            "budget": self.budget.state_dict(),
-            "task": self.task,
-            "task_start": self.task_start,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.replay.load_state_dict(state["replay"])
-        self.budget.load_state_dict(state["budget"])
-        self.task, self.task_start = state["task"], state["task_start"]

@@ -1,7 +1,6 @@
 """Train on everything (TOE): paper, section 4 and appendix A.3."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -32,6 +31,7 @@ class TOE(Learner):
 
     changeable = ("alpha",)
     options_class = Options
+    state_fields = ("model", "replay", "budget")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -60,15 +60,3 @@ class TOE(Learner):
 
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "replay": self.replay.state_dict(),
-            "budget": self.budget.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.replay.load_state_dict(state["replay"])
-        self.budget.load_state_dict(state["budget"])

@@ -61,7 +61,9 @@ class Predictor:
 
     @property
     def pictures_at_once(self) -> int:
-        return {"rainbow": 1, "siamese": 2}[self.saved[0].network]
+        from learners.networks.architectures import NETWORKS
+
+        return NETWORKS[self.saved[0].network].images_per_datapoint
 
     def __call__(self, *images: Path | str) -> np.ndarray:
         """Probabilities [R, B, classes] for picture files: one row per picture, or per two of them for pairs.

@@ -1,7 +1,6 @@
 """A learner that does next to nothing: what is left of a sweep's time is the sweep's own."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,15 +20,10 @@ class Idle(Learner):
     """Predicts class 0, and learns nothing."""
 
     options_class = Options
+    state_fields = ()
 
     def predict(self, x: Tensor) -> Tensor:
         return torch.zeros(x.shape[0], x.shape[1], self.setting.classes)
 
     def update(self, batch: Batch) -> Diagnostics:
         return {"loss": torch.zeros(batch.y.shape[0])}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is none."""

@@ -1,7 +1,6 @@
 """Online learning that predicts with a running average of its weights."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ class Averaged(Learner):
     """A step of Adam on each batch; predictions are those of the averaged weights."""
 
     options_class = Options
+    state_fields = ("model", "average")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -37,10 +37,3 @@ class Averaged(Learner):
         loss = self.model.learn(batch)
         self.average = self.options.decay * self.average + (1 - self.options.decay) * self.model.phi
         return {"loss": loss}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"model": self.model.state_dict(), "average": self.average}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.average = state["average"]

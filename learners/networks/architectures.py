@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ class RainbowNet(EmbeddingNet):
     """4 × (3×3 convolution, ReLU, 2×2 max-pool), average pool, linear (paper, appendix A.1)."""
 
     filters = (32, 32, 64, 64)
+    images_per_datapoint = 1
 
     def __init__(self, image_shape: Sequence[int], classes: int) -> None:
         super().__init__()
@@ -53,6 +54,7 @@ class SiameseNet(EmbeddingNet):
     """
 
     filters = (32, 32, 32, 64, 64, 64, 128)
+    images_per_datapoint = 2
 
     def __init__(self, image_shape: Sequence[int], classes: int) -> None:
         super().__init__()
@@ -75,4 +77,4 @@ class SiameseNet(EmbeddingNet):
         return (x[:, 0] - x[:, 1]).square()
 
 
-NETWORKS: dict[str, Callable[[Sequence[int], int], EmbeddingNet]] = {"rainbow": RainbowNet, "siamese": SiameseNet}
+NETWORKS: dict[str, type[RainbowNet] | type[SiameseNet]] = {"rainbow": RainbowNet, "siamese": SiameseNet}

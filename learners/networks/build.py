@@ -10,6 +10,11 @@ from learners.networks.architectures import NETWORKS
 from learners.networks.network import Network
 
 
+def default_for(images_per_datapoint: int) -> str:
+    """The name of the paper's network for datapoints of 1 image ("rainbow") or of a pair ("siamese")."""
+    return next(name for name, kind in NETWORKS.items() if kind.images_per_datapoint == images_per_datapoint)
+
+
 def build(name: str, image_shape: Sequence[int], classes: int, *, tangent: bool = True, **where: Any) -> Network:
     """The network called `name` for images of (C, H, W); `where` is `device` and `dtype`.
 

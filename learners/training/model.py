@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from learners.batch import Batch
 from learners.networks.network import Loss, Network, cross_entropy
-from learners.training.optim import Moments, Optimizer, make
+from learners.state import Stateful
+from learners.training.optim import Optimizer, make
 
 
-class Model:
+class Model(Stateful):
     """R copies of a network, each with an optimiser's state of its own."""
+
+    state_fields = ("phi", "statistics", "moments")
 
     def __init__(self, network: Network, phi: Tensor, statistics: Tensor, optimizer: Optimizer) -> None:
         self.network, self.optimizer = network, optimizer
@@ -58,10 +61,3 @@ class Model:
             batch = draw()
             losses.append(self.learn(batch, loss(batch) if loss else None))
         return torch.stack(losses).mean(0) if losses else None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"phi": self.phi, "statistics": self.statistics, "moments": tuple(self.moments)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.phi, self.statistics = state["phi"], state["statistics"]
-        self.moments = Moments(*state["moments"])

@@ -1,7 +1,6 @@
 """𝓑, the record of every datapoint that the stream has shown: ids and labels, never pixels."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,18 +8,21 @@ from torch import Tensor
 from learners.batch import Batch
 from learners.images import ImageTable
 from learners.seeding import Generators
+from learners.state import Stateful
 
 
-class ReplayBuffer:
+class ReplayBuffer(Stateful):
     """All datapoints seen so far, per replicate, and one generator per replicate to draw from them.
 
     The contents follow from the stream's position, so a checkpoint holds only the generators; after loading
     one, `add` is given again what had been seen.
     """
 
+    state_fields = ("generators",)
+
     def __init__(self, images: ImageTable | None, seeds: Sequence[int], purpose: str = "replay") -> None:
         self._images = images
-        self._generators = Generators(seeds, purpose)
+        self.generators = Generators(seeds, purpose)
         self._replicates = torch.arange(len(seeds)).unsqueeze(-1)
         self._ids: Tensor | None = None
         self._labels = torch.empty(0)
@@ -43,13 +45,13 @@ class ReplayBuffer:
             raise ValueError(
                 f"0 <= start < stop <= size must hold, but got start={start}, stop={stop}, size={self.size}"
             )
-        return self.take(self._generators.integers(start, stop, count))
+        return self.take(self.generators.integers(start, stop, count))
 
     def choose(self, positions: Sequence[Tensor], count: int) -> Batch:
         """`count` datapoints drawn uniformly with replacement from positions[r] (int64, any length) for replicate r."""
         drawn = [
             pool[torch.from_numpy(rng.integers(len(pool), size=count))]
-            for pool, rng in zip(positions, self._generators, strict=True)
+            for pool, rng in zip(positions, self.generators, strict=True)
         ]
         return self.take(torch.stack(drawn))
 
@@ -64,12 +66,6 @@ class ReplayBuffer:
     def labels(self, start: int) -> Tensor:
         """Labels [R, size − start] of the datapoints from position `start` on, on the CPU."""
         return self._labels[:, start : self.size]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generators": self._generators.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._generators.load_state_dict(state["generators"])
 
     def _grow(self, batch: Batch, needed: int) -> None:
         replicates, _, images = batch.ids.shape

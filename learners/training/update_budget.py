@@ -1,9 +1,9 @@
 """How many gradient updates an offline-style method may make after each batch."""
 
-from typing import Any
+from learners.state import Stateful
 
 
-class UpdateBudget:
+class UpdateBudget(Stateful):
     """`updates_per_task` spread evenly over a task's n batches.
 
     After batch i of n a method has been granted ⌊u (i+1) / n⌋ updates in all. With `growth`, u rises by that many for
@@ -14,29 +14,25 @@ class UpdateBudget:
     [2, 3, 2, 3]
     """
 
+    state_fields = ("seen", "owed")
+
     def __init__(self, updates_per_task: int, batches_per_task: int, growth: int = 0, growth_every: int = 1) -> None:
         self._updates, self._batches = updates_per_task, batches_per_task
         self._growth, self._growth_every = growth, growth_every
-        self._seen = 0
-        self._owed = 0  # in units of 1/n update
+        self.seen = 0
+        self.owed = 0  # in units of 1/n update
 
     def grant(self, datapoints: int) -> int:
         """The number of updates due after a batch of this many datapoints."""
-        self._seen += datapoints
-        self._owed += self._updates + self._growth * (self._seen // self._growth_every)
-        due, self._owed = divmod(self._owed, self._batches)
+        self.seen += datapoints
+        self.owed += self._updates + self._growth * (self.seen // self._growth_every)
+        due, self.owed = divmod(self.owed, self._batches)
         return due
 
     def skip(self, datapoints: int) -> None:
         """Count so many datapoints as seen, and grant nothing for them."""
-        self._seen += datapoints
+        self.seen += datapoints
 
     def restart(self) -> None:
         """Begin a task: nothing is owed from the one before."""
-        self._owed = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": self._seen, "owed": self._owed}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._seen, self._owed = state["seen"], state["owed"]
+        self.owed = 0

@@ -186,7 +186,9 @@ def _learner(
 
 
 def _network(top: Document, recipe: Recipe, file: str, faults: list[str]) -> None:
-    fitting = {1: "rainbow", 2: "siamese"}[recipe.images_per_datapoint]
+    from learners.networks.build import default_for  # imports torch
+
+    fitting = default_for(recipe.images_per_datapoint)
     if top.network not in (None, fitting):
         rule = f"must be {fitting} for a stream of {recipe.images_per_datapoint} image(s) a datapoint"
         faults.append(fault(file, "network", rule, top.network))

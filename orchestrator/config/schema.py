@@ -162,5 +162,6 @@ class Sweep:
 
     @property
     def network(self) -> str:
-        chosen = {1: "rainbow", 2: "siamese"}[self.recipe.images_per_datapoint]
-        return self.document.network or chosen
+        from learners.networks.build import default_for  # imports torch
+
+        return self.document.network or default_for(self.recipe.images_per_datapoint)

@@ -60,7 +60,7 @@ def assemble(
     """
     determinism.settle(device)
     images = image_table(store, device, dtype)
-    name = network or {1: "rainbow", 2: "siamese"}[store.images_per_datapoint]
+    name = network or build.default_for(store.images_per_datapoint)
     source = source or StoreSource(store, seeds, schedule or Sequential())
     made = build.build(name, store.shape, store.classes, device=device, dtype=dtype)
     its_setting = setting(source.shape(), made, seeds, batch_size, store.classes, images)

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from learners import checkpoint, names
-from learners.networks.build import build
 
 
 @pytest.fixture
@@ -133,8 +132,3 @@ def test_a_failed_save_leaves_the_file_before_it(saved: Path, rainbow, monkeypat
         checkpoint.save(saved, "online", learner, "rainbow", rainbow.image_shape)
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
-
-
-def test_an_unknown_network_is_named() -> None:
-    with pytest.raises(ValueError, match=r"network must be one of rainbow, siamese \(got resnet\)"):
-        build("resnet", (3, 32, 32), 10)

@@ -205,11 +205,6 @@ def test_too_small_pictures_are_refused() -> None:
         SiameseNet((3, 8, 7), 2)
 
 
-def test_unknown_network_is_refused() -> None:
-    with pytest.raises(ValueError, match="network must be one of rainbow, siamese"):
-        build("resnet", SHAPE, CLASSES)
-
-
 def test_a_network_of_ones_own_must_say_how_it_embeds() -> None:
     class Empty(EmbeddingNet):
         pass
