@@ -17,7 +17,7 @@ from ray.tune.search import Searcher
 from orchestrator.console.progress import Progress
 from orchestrator.errors import DiskFullError
 from orchestrator.plan.plan import Trial
-from orchestrator.search.trial_queue import Search
+from orchestrator.search.trial_queue import TrialQueue
 from orchestrator.storage.trial_log import TrialLog
 from orchestrator.system.signals import StopRequest
 
@@ -45,13 +45,13 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         writer: Writer,
         progress: Progress,
         outcome: Outcome,
-        search: Search,
+        queue: TrialQueue,
         metric: str,
         stop_request: StopRequest,
         max_failures: int | None,
         retries: int,
     ) -> None:
-        self._writer, self._progress, self._outcome, self._search = writer, progress, outcome, search
+        self._writer, self._progress, self._outcome, self._queue = writer, progress, outcome, queue
         self._metric, self._stop_request, self._max_failures, self._retries = (
             metric,
             stop_request,
@@ -81,8 +81,8 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         self._objective[key] = result.get(self._metric, math.nan)
         self._writer.results(key, curves)
         learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))
-        if self._search.ledger.note(key, result["seconds"]):
-            self._progress.say(f"budget reached: {self._search.ledger.text()}; no further trial is started")
+        if self._queue.ledger.record(key, result["seconds"]):
+            self._progress.say(f"budget reached: {self._queue.ledger.text()}; no further trial is started")
         self._progress.measured(key, by_seed.get(self._metric, ()), usage["memory"], usage["gpu_memory"])
         error = result.get("cumulative_error", result.get("online_error"))
         self._progress.advanced(key, result["batches"], result["total_batches"], learned, seconds, error)
@@ -100,7 +100,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         key = _key(trial)
         if key in self._outcome.finished:
             self._writer.finished(key)
-            self._search.ended(self._outcome.plan.trial(key), self._objective[key])
+            self._queue.finish(self._outcome.plan.trial(key), self._objective[key])
             self._progress.ended(key, "done")
         elif key in self._outcome.stopped:
             self._log(trial, f"stopped by the scheduler at batch {self._outcome.stopped[key]}")
@@ -110,7 +110,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._give_up(trial, self._refused.pop(key))
         elif key in self._fitness:  # a member of a population, at the end of its round
             self._progress.paused(key)
-            self._tell_decisions(self._search.paused(self._outcome.plan.trial(key), self._fitness.pop(key)))
+            self._tell_decisions(self._queue.pause(self._outcome.plan.trial(key), self._fitness.pop(key)))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
@@ -124,7 +124,7 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
             self._log(trial, f"attempt over, another goes on from its last chunk: {_reason(trial)}")
             self._progress.again(key, _reason(trial))
             self._progress.paused(key)
-            self._search.again(self._outcome.plan.trial(key))
+            self._queue.requeue(self._outcome.plan.trial(key))
             return
         self._give_up(trial, _reason(trial))
 
@@ -137,11 +137,11 @@ class TakeResults(_StaysHere, Callback):  # type: ignore[misc]
         if self._max_failures is not None and len(failed) > self._max_failures:
             self._stop_request.request(f"{len(failed)} trials failed, and max_failures is {self._max_failures}")
         if not self._stop_request.requested.is_set():  # what stops the sweep is to be mended, and then tried again
-            self._tell_decisions(self._search.failed(self._outcome.plan.trial(key), reason))
+            self._tell_decisions(self._queue.fail(self._outcome.plan.trial(key), reason))
 
     def _tell_decisions(self, made: bool) -> None:
         if made:
-            for path in self._search.schedules:
+            for path in self._queue.population_files:
                 self._writer.keep(path)
 
     def _log(self, trial: TuneTrial, line: str) -> None:
@@ -162,9 +162,9 @@ class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
     """Ends a trial early: where the search sees no point in it, and, with the chunk it is in, where all is to stop."""
 
     def __init__(
-        self, stop_request: StopRequest, callback: TakeResults, search: Search, outcome: Outcome, metric: str
+        self, stop_request: StopRequest, callback: TakeResults, queue: TrialQueue, outcome: Outcome, metric: str
     ) -> None:
-        self._stop_request, self._callback, self._search, self._outcome = stop_request, callback, search, outcome
+        self._stop_request, self._callback, self._queue, self._outcome = stop_request, callback, queue, outcome
         self._metric = metric
         self._in_flight: set[str] | None = None
 
@@ -174,7 +174,7 @@ class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
         # Without a value yet there is nothing to judge; NaN is one: a seed has diverged.
         if not result["finished"] and value is not None:
             trial = self._outcome.plan.trial(key)
-            if self._search.stops(trial, result["batches"], value):
+            if self._queue.should_stop(trial, result["batches"], value):
                 self._outcome.stopped[key] = result["batches"]
                 return True
         return self._stop_request.requested.is_set()
@@ -192,18 +192,18 @@ class Stop(_StaysHere, tune.Stopper):  # type: ignore[misc]
 class NextTrial(_StaysHere, Searcher):  # type: ignore[misc]
     """The search, as Tune asks for it."""
 
-    def __init__(self, search: Search, specification: Callable[[Trial], dict[str, Any]], slots: int) -> None:
+    def __init__(self, queue: TrialQueue, specification: Callable[[Trial], dict[str, Any]], slots: int) -> None:
         super().__init__()
-        self._search, self._specification, self._slots = search, specification, slots
+        self._queue, self._specification, self._slots = queue, specification, slots
         self._given: set[str] = set()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self._search.draws and len(self._given) >= self._slots:
+        if self._queue.draws and len(self._given) >= self._slots:
             return None  # the next one is drawn when there is a place for it, knowing more
-        trial = self._search.next()
+        trial = self._queue.next()
         if trial is not None:
             self._given.add(trial_id)
-        elif self._search.waits or self._given:
+        elif self._queue.waits or self._given:
             return None  # one of those that run may have to be handed out again
         return Searcher.FINISHED if trial is None else {"trial": self._specification(trial)}
 

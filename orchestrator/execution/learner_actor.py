@@ -18,9 +18,8 @@ from orchestrator.execution.stream_actor import own_stream_actor
 from orchestrator.protocol import curves as orchestrator_curves
 from orchestrator.protocol import metrics, online
 from orchestrator.protocol.source import Shape, Source, Stack
-from orchestrator.search.population import parents
 from orchestrator.search.population.decisions import fitness
-from orchestrator.search.population.segments import Leg
+from orchestrator.search.population.segments import LostStateError, SegmentPlan
 from orchestrator.storage import retention, trial_files
 from orchestrator.storage.mirror import TrialCopy
 from orchestrator.storage.trial_log import TrialLog, note_machine
@@ -142,22 +141,18 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             f"{facts['foml.threads']} thread(s); {config['learner']} {config['options']}, seeds {config['seeds']}; "
             f"{provenance.code()}"
         )
-        self._leg: Leg | None = config.get("leg")
+        self._plan: SegmentPlan | None = config.get("segments")
         self._remarks: list[str] = []
         self._open()
 
     def _open(self) -> None:
-        """Make the protocol, and take it to where the newest chunk file was; at a stage's begin, enter the stage."""
-        leg, done = self._leg, trial_files.newest(self._folder, self._device, self._remarks)
+        """Build the protocol and load the newest chunk file; at the start of a segment, enter the segment."""
+        plan, done = self._plan, trial_files.newest(self._folder, self._device, self._remarks)
         for remark in self._remarks:
             self._log.say(remark)
-        stage = None if leg is None else leg.stage(0 if done is None else done.batches)
-        copied = None
-        if leg is not None and stage is not None and stage.donor and done is not None and stage.at == done.batches:
-            copied = parents.state_of(
-                stage.donor, stage.at, leg.ways, self._chunk_of, self._made, self._remark, self._config["chunk"]
-            )
-        self._protocol = self._made({} if stage is None else stage.values)
+        segment = None if plan is None else plan.segment(0 if done is None else done.batches)
+        copied = None if plan is None else plan.copied_state(done, self._chunk_of)
+        self._protocol = self._made({} if segment is None else segment.values)
         ends, size = self._source.shape().ends, self._config["batch_size"]
         self._kept = retention.steps(self._config["keep_checkpoints"], ends, size)
         if done is not None:
@@ -166,10 +161,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             else:
                 self._protocol.load_with_new_options(copied, done.curves)
             self._log.say(f"goes on from batch {done.batches}, {done.path.name}")
-        if stage is not None and stage.at == self._protocol.batches:
-            self._protocol.mark(stage.marks or {})
-            of = f" and the state of {stage.donor}" if stage.donor else ""
-            self._log.say(f"from batch {stage.at} on with {stage.values}{of}")
+        if segment is not None and segment.start == self._protocol.batches:
+            self._protocol.mark(segment.marks or {})
+            of = f" and the state of {segment.parent}" if segment.parent else ""
+            self._log.say(f"from batch {segment.start} with {segment.values}{of}")
 
     def _made(self, values: dict[str, Any]) -> online.OnlineProtocol:
         """The protocol at batch 0, its learner with these values."""
@@ -192,23 +187,17 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         """The newest whole chunk of a member of the population, of at most so many batches."""
         if self._copy is None:
             return trial_files.load_at_most(self._folder.parent / member, batches, self._device)
-        theirs = TrialCopy(self._config["donors"][member])
+        theirs = TrialCopy(self._config["parents"][member])
         try:
             return trial_files.load_at_most(theirs.folder, batches, self._device)
         finally:
             theirs.close()
 
-    def _remark(self, line: str) -> None:
-        """For the trial's log, and for the sweep's output with the next result."""
-        line = f"{self._config['key']}: {line}"
-        self._remarks.append(line)
-        self._log.say(line)
-
     def step(self) -> dict[str, Any]:
         if not self._begun:
             try:
                 self._begin()
-            except NotBuiltError as error:  # no second attempt would fare better: the trial ends here
+            except (NotBuiltError, LostStateError) as error:  # another attempt would fail too: the trial ends here
                 return {"done": True, "finished": False, "refused": str(error)}
         with self._log.recording():
             return self._step()
@@ -216,24 +205,24 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
     def _step(self) -> dict[str, Any]:
         from learners import checkpoint
 
-        run, leg, config = self._protocol, self._leg, self._config
-        # It may have been finished before this actor began, or have come to the end of its leg.
-        advances = not run.finished and (leg is None or run.batches < leg.until)
+        run, plan, config = self._protocol, self._plan, self._config
+        # It may have been finished before this actor began, or have reached its pause.
+        advances = not run.finished and (plan is None or run.batches < plan.stop)
         slice_ = run.curves.since(run.batches)
         if advances:
             count = self._until_kept()
-            slice_ = run.advance(count if leg is None else min(count, leg.next_stop(run.batches)))
+            slice_ = run.advance(count if plan is None else min(count, plan.next_stop(run.batches)))
         with disk_full_as_error(self._folder):
             if run.finished or run.batches in self._kept:
                 path = self._folder / (trial_files.LEARNER_FILE if run.finished else retention.file_name(run.batches))
                 if advances or not checkpoint.is_whole(path):
                     checkpoint.save(path, config["learner"], run.learner, config["network"], self._store.shape)
             if advances:
-                keep = () if leg is None else leg.kept
+                keep = () if plan is None else plan.kept_steps
                 trial_files.write(self._folder, self._attempt, run.state_dict(), run.curves, run.finished, keep)
         if self._copy is not None:
             self._copy.push(self._attempt)
-        pauses = leg is not None and not run.finished and run.batches >= leg.until
+        pauses = plan is not None and not run.finished and run.batches >= plan.stop
         remarks, self._remarks = self._remarks, []
         by_seed = _objectives(run.curves)
         self._tell(slice_, by_seed)
@@ -250,10 +239,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             "usage": {"memory": usage.resident_bytes(), "gpu_memory": usage.gpu_bytes(self._gpu)},
             **{metric: float(values.mean()) for metric, values in by_seed.items()},
         }
-        if leg is not None and pauses:
-            result["fitness"] = fitness(run.curves, leg.metric, leg.start, leg.until)
-        elif leg is not None and not run.finished and leg.stage(run.batches).at == run.batches:
-            self._open()  # a chunk file was damaged, and an earlier stage had to be learned again
+        if plan is not None and pauses:
+            result["fitness"] = fitness(run.curves, plan.metric, plan.start, plan.stop)
+        elif plan is not None and not run.finished and plan.segment(run.batches).start == run.batches:
+            self._open()  # a chunk file was damaged, and the end of an earlier segment was trained again
         return result
 
     def _tell(self, slice_: orchestrator_curves.Curves, by_seed: dict[str, np.ndarray]) -> None:

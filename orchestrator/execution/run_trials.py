@@ -15,7 +15,7 @@ from orchestrator.execution import nodes
 from orchestrator.execution.outcome import Outcome
 from orchestrator.execution.ray_session import Cluster
 from orchestrator.plan.plan import Trial
-from orchestrator.search.trial_queue import Search
+from orchestrator.search.trial_queue import TrialQueue
 from orchestrator.storage.mirror import Mirror
 from orchestrator.system.signals import StopRequest
 from streams.store.task_store import TaskStore
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def run_trials(
     sweep: Sweep,
-    search: Search,
+    queue: TrialQueue,
     root: Path,
     store: TaskStore,
     cluster: Cluster,
@@ -36,7 +36,7 @@ def run_trials(
     outcome: Outcome,
     mirror: Mirror | None = None,
 ) -> None:
-    """Run the trials of a search to their ends, and write into `outcome` how each ended.
+    """Run the trials of a queue to their ends, and write into `outcome` how each ended.
 
     Each result's curves go to the writer. With a `mirror`, trials keep their files at its address. Trials that a stop
     request left unfinished are in no part of the outcome.
@@ -56,12 +56,12 @@ def run_trials(
     slots = cluster.slots(sweep)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     limits = sweep.document.max_failures, sweep.document.retries
-    callback = TakeResults(writer, progress, outcome, search, metric, stop_request, *limits)
+    callback = TakeResults(writer, progress, outcome, queue, metric, stop_request, *limits)
     scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
 
     def specification(trial: Trial) -> dict[str, Any]:
-        leg = search.leg(trial)
-        donors = [] if leg is None or mirror is None else list(leg.ways)
+        plan = queue.segment_plan(trial)
+        parents = [] if plan is None or mirror is None else sorted(plan.parents)
         return {
             "key": trial.key,
             "folder": str(trial.folder(root).absolute()),
@@ -77,13 +77,13 @@ def run_trials(
             "keep_checkpoints": sweep.document.keep_checkpoints,
             "threads": sweep.threads,
             "gpus": wanted.gpus,
-            "leg": leg,
-            "donors": {key: mirror.trial_address(key) for key in donors} if mirror is not None else {},
+            "segments": plan,
+            "parents": {key: mirror.trial_address(key) for key in parents} if mirror is not None else {},
         }
 
     def dirname(trial: Any) -> str:
-        key, leg = trial.config["trial"]["key"], trial.config["trial"]["leg"]
-        return f"{key}" if leg is None else f"{key}-{leg.until}"
+        key, plan = trial.config["trial"]["key"], trial.config["trial"]["segments"]
+        return f"{key}" if plan is None else f"{key}-{plan.stop}"
 
     try:
         with (
@@ -93,8 +93,8 @@ def run_trials(
             tune.Tuner(
                 tune.with_resources(learner_actor.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
                 tune_config=tune.TuneConfig(
-                    search_alg=NextTrial(search, specification, slots),
-                    num_samples=-1,  # until the search has no more
+                    search_alg=NextTrial(queue, specification, slots),
+                    num_samples=-1,  # until the queue is empty
                     reuse_actors=True,
                     trial_dirname_creator=dirname,
                 ),
@@ -102,7 +102,7 @@ def run_trials(
                     name="trials",
                     storage_path=str(scratch.absolute()),
                     callbacks=[callback],
-                    stop=Stop(stop_request, callback, search, outcome, metric),
+                    stop=Stop(stop_request, callback, queue, outcome, metric),
                     failure_config=tune.FailureConfig(max_failures=0),  # the callback counts, and hands out anew
                     verbose=0,
                 ),

@@ -1,1 +1,1 @@
-"""Which trial runs next, and which stops early."""
+"""Which trial starts next, and which ones stop early."""

@@ -9,54 +9,57 @@ import numpy as np
 
 
 class Asha:
-    """Which trials are not worth going on with.
+    """Decides which trials stop early.
 
-    Rungs are at `first`, `first` · η, `first` · η², … batches. A trial that reaches a rung goes on if it is among the
-    best 1/η of those that have reached it so far, and a trial that is not finite never does.
+    Rungs are at `first`, `first` · η, `first` · η², … batches. A trial that reaches a rung continues if it is among
+    the best 1/η of the trials that have reached it so far. A trial whose objective is not finite always stops.
 
     Args:
         first: batches before the first rung.
         reduction: η.
-        total: batches of the whole stream; a rung there or later would stop nobody.
+        total: batches of the whole stream; rungs at its end or later are left out.
     """
 
     def __init__(self, first: int, reduction: int, total: int) -> None:
         self._reduction = reduction
         self._rungs: list[tuple[int, dict[str, float]]] = []
-        self._unsure: dict[str, dict[str, float]] = {}  # trial → the rung at which it may not have been judged
+        self._unjudged: dict[str, dict[str, float]] = {}  # trial → the rung at which it may not have been judged
         at = max(1, first)
         while at < total:
             self._rungs.append((at, {}))
             at *= reduction
 
-    def stops(self, key: str, batches: int, value: float) -> bool:
-        """Whether the trial `key`, whose objective is `value` (lower is better) after so many batches, is to stop."""
-        reached, unsure = self._rung(batches), self._unsure.pop(key, None)
-        if reached is None or (key in reached and reached is not unsure):
+    def should_stop(self, key: str, batches: int, value: float) -> bool:
+        """Whether the trial `key`, whose objective after `batches` batches is `value` (lower is better), stops."""
+        rung, unjudged = self._rung(batches), self._unjudged.pop(key, None)
+        if rung is None or (key in rung and rung is not unjudged):
             return False
         if not math.isfinite(value):
             value = math.inf
-        limit = self._limit([objective for other, objective in reached.items() if other != key])
-        reached[key] = value
+        limit = self._limit([objective for other, objective in rung.items() if other != key])
+        rung[key] = value
         return value > limit or math.isinf(value)
 
     def replay(self, key: str, reports: Sequence[tuple[int, float]], ended: bool) -> None:
-        """What a trial had reported, in order, before this search was taken up again.
+        """Restore what a trial reported before this search was resumed.
 
-        Of a trial that has not `ended`, nobody knows whether its last report was judged: the driver may have died
-        after the chunk was written and before its result came. If that report brought it to a rung, others are measured
-        against it there, but the trial itself is judged at this rung by its next report, if need be once more.
+        The last report of a trial that has not `ended` may not have been judged: the driver may have died after the
+        chunk was written and before its result arrived. If that report reached a rung, it counts there for the other
+        trials, and the trial itself is judged at this rung by its next report, possibly for the second time.
+
+        Args:
+            reports: (batches, objective) in order.
         """
         for number, (batches, value) in enumerate(reports, 1):
-            reached = self._rung(batches)
-            new = reached is not None and key not in reached
-            self.stops(key, batches, value)
-            if reached is not None and new and not ended and number == len(reports):
-                self._unsure[key] = reached
+            rung = self._rung(batches)
+            is_new = rung is not None and key not in rung
+            self.should_stop(key, batches, value)
+            if rung is not None and is_new and not ended and number == len(reports):
+                self._unjudged[key] = rung
 
     def _rung(self, batches: int) -> dict[str, float] | None:
-        """The trials that have reached the highest rung of those up to here, and their objectives there."""
-        return next((reached for at, reached in reversed(self._rungs) if batches >= at), None)
+        """The highest rung at or below `batches`: trial → its objective there."""
+        return next((rung for at, rung in reversed(self._rungs) if batches >= at), None)
 
     def _limit(self, others: list[float]) -> float:
         if not others:

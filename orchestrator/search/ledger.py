@@ -1,8 +1,8 @@
-"""What a sweep costs in hours of its learners and in money, and the budget at which it starts no more trials.
+"""The cost of a sweep in hours of its learners and in money, and the budget at which no further trial starts.
 
-An hour is a GPU-hour where trials have GPUs, else a CPU-hour: a trial that runs for h hours on g GPUs (c CPUs) takes
-h·g (h·c) of them. What counts is the time that learners learn, as the chunk files have it; how long actors take to
-start, nodes that wait, a chunk that was lost and the cluster's head are not in it.
+An hour is a GPU-hour if trials have GPUs, else a CPU-hour: a trial that runs for h hours on g GPUs (c CPUs) costs h·g
+(h·c) of them. The time that learners learn is counted, as recorded in the chunk files; the start of actors, idle nodes,
+a lost chunk and the cluster's head are not.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.config.schema import Budget, Price
+from orchestrator.storage import trial_files
 
 if TYPE_CHECKING:
     from orchestrator.config.schema import Sweep
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rates:
-    """What one second of a trial takes, by its `gpus` and `cpus` and the price of their hours."""
+    """The cost of one second of a trial.
+
+    Attributes:
+        cpus: of a trial.
+        gpus: of a trial.
+        price: of their hours.
+    """
 
     cpus: float
     gpus: float
@@ -32,17 +39,17 @@ class Rates:
         return "GPU-hours" if self.gpus else "CPU-hours"
 
     def hours(self, seconds: float) -> float:
-        """GPU-hours, or CPU-hours where a trial has no GPU."""
+        """GPU-hours, or CPU-hours if a trial has no GPU."""
         return seconds / 3600 * (self.gpus or self.cpus)
 
     def money(self, seconds: float) -> float | None:
-        """None without a price."""
+        """The cost in the currency of the price, or None without a price."""
         if self.price is None:
             return None
         return seconds / 3600 * (self.gpus * self.price.gpu_hour + self.cpus * self.price.cpu_hour)
 
     def text(self, seconds: float) -> str:
-        """Hours, and money where there is a price.
+        """Hours, and money if there is a price.
 
         >>> Rates(1, 2, Price(gpu_hour=1.5)).text(1800)
         '1 GPU-hours, 1.50 USD'
@@ -53,12 +60,12 @@ class Rates:
 
 
 class Ledger:
-    """What a sweep has spent: seconds by trial, those of earlier commands included.
+    """What a sweep has spent: seconds by trial, of this command and of earlier ones.
 
     Args:
-        rates: what a second takes.
-        budget: where to stop starting trials; None: nowhere.
-        seconds: what was spent before, as `of_disk` finds it.
+        rates: the cost of a second.
+        budget: the limit at which no further trial starts, or None.
+        seconds: trial's key → seconds that were spent before, see `seconds_on_disk`.
     """
 
     def __init__(self, rates: Rates, budget: Budget | None, seconds: Mapping[str, float]) -> None:
@@ -66,18 +73,17 @@ class Ledger:
         self.total = sum(self._seconds.values())
 
     @property
-    def matters(self) -> bool:
-        """Whether anybody asked: there is a price or a budget."""
-        return self.limited or self.rates.price is not None
+    def is_reported(self) -> bool:
+        """Whether the sweep has a price or a budget."""
+        return self.has_budget or self.rates.price is not None
 
     @property
-    def limited(self) -> bool:
-        """Whether there is a budget."""
+    def has_budget(self) -> bool:
         return self._budget is not None
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget is reached; never without one."""
+        """Whether the budget is reached."""
         if self._budget is None:
             return False
         hours, money = self.rates.hours(self.total), self.rates.money(self.total)
@@ -85,15 +91,15 @@ class Ledger:
             self._budget.money is not None and money is not None and money >= self._budget.money
         )
 
-    def note(self, key: str, seconds: float) -> bool:
-        """All that a trial has taken since it was first begun. Returns whether this is what reaches the budget."""
+    def record(self, key: str, seconds: float) -> bool:
+        """Set the seconds of a trial since its first start; true if the budget is reached by this call."""
         before = self.exhausted
         self.total += seconds - self._seconds.get(key, 0.0)
         self._seconds[key] = seconds
         return self.exhausted and not before
 
     def text(self) -> str:
-        """What is spent, and of how much."""
+        """What is spent, and the limits."""
         spent = f"{self.rates.text(self.total)} spent"
         if self._budget is None:
             return spent
@@ -102,29 +108,26 @@ class Ledger:
             limits.append(f"{self._budget.money:.2f} {self.rates.price.currency}")
         return f"{spent} of {' or '.join(limits)}"
 
-    def words(self) -> str:
-        """What raises the budget on the command line."""
-        given = {} if self._budget is None else self._budget.model_dump(exclude_none=True)
-        return " ".join(f"budget.{key}=…" for key in given)
+    def overrides(self) -> str:
+        """The command-line arguments that raise the budget."""
+        limits = {} if self._budget is None else self._budget.model_dump(exclude_none=True)
+        return " ".join(f"budget.{key}=…" for key in limits)
 
 
-def open_ledger(sweep: Sweep, root: Path, forgotten: Collection[str] = ()) -> Ledger:
-    """The ledger of the sweep in the folder `root`, as the chunk files there have it, but for those of the trials whose
-    keys are `forgotten`."""
+def open_ledger(sweep: Sweep, root: Path, deleted: Collection[str] = ()) -> Ledger:
+    """The ledger of the sweep in the folder `root`, without the trials whose keys are in `deleted`."""
     document = sweep.document
     rates = Rates(document.resources.cpus, document.resources.gpus, document.price)
-    asked = document.budget is not None or document.price is not None
-    seconds = of_disk(root) if asked else {}
-    return Ledger(rates, document.budget, {key: each for key, each in seconds.items() if key not in forgotten})
+    counts = document.budget is not None or document.price is not None
+    seconds = seconds_on_disk(root) if counts else {}
+    return Ledger(rates, document.budget, {key: each for key, each in seconds.items() if key not in deleted})
 
 
-def of_disk(root: Path) -> dict[str, float]:
-    """Trial's key → seconds, of every trial that has a chunk file in a sweep's folder."""
-    from orchestrator.storage import trial_files  # torch comes with it
-
-    found = {}
+def seconds_on_disk(root: Path) -> dict[str, float]:
+    """Trial's key → seconds of learning, of every trial in a sweep's folder that has a chunk file."""
+    seconds = {}
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
-        with suppress(FileNotFoundError):  # no trial's: Tune's own, which goes when the sweep ends
+        with suppress(FileNotFoundError):  # the folder of Ray Tune, which is deleted when the sweep ends
             if (chunk := trial_files.newest(folder)) is not None:
-                found[folder.name] = float(chunk.curves.chunks["seconds"].sum())
-    return found
+                seconds[folder.name] = float(chunk.curves.chunks["seconds"].sum())
+    return seconds

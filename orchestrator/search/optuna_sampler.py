@@ -1,7 +1,7 @@
-"""Configurations that are drawn while the sweep runs: Optuna's tree-structured Parzen estimator, asked and told.
+"""Configurations drawn while the sweep runs, by Optuna's tree-structured Parzen estimator.
 
-What Optuna knows is not kept on disk: it is told anew, whenever a sweep is taken up again, what the journal and the
-chunk files say. A trial that was interrupted is drawn already and goes on; it is never told as if it had ended.
+Optuna keeps nothing on disk: when a sweep resumes, its study is rebuilt from the journal and the chunk files. A trial
+that was interrupted is already drawn and resumes; it counts as running.
 """
 
 from __future__ import annotations
@@ -21,111 +21,113 @@ from optuna.trial import FrozenTrial, TrialState
 from orchestrator.config.search_space import Space
 from orchestrator.plan.plan import Plan, Study, Trial, canonical
 
-_OTHER_DRAWS = 10
+_ATTEMPTS = 10
 
 
 @dataclass
-class _Told:
-    """A study, and what became of its draws.
+class StudyState:
+    """A study and the results of its trials.
 
-    ``stacks``: configuration → its trials. ``values``: key of a trial that has ended → its objective, NaN if it has
-    none. ``stopped``: key → batches, of those that were not worth going on with.
+    Attributes:
+        study: the spaces, and how many configurations are drawn from them.
+        stacks: configuration's hash → its trials.
+        values: key of an ended trial → its objective, NaN if it has none.
+        stopped: key → batches, of trials that the scheduler stopped.
     """
 
-    of: Study
+    study: Study
     stacks: dict[str, list[Trial]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
     stopped: dict[str, int] = field(default_factory=dict)
 
     @property
-    def open(self) -> bool:
-        return len(self.stacks) < self.of.wanted
+    def is_open(self) -> bool:
+        return len(self.stacks) < self.study.wanted
 
 
 class Studies:
-    """The studies of a plan: which trial comes next, and what the trials before it came to.
+    """The studies of a plan, which draw the next trial from the results of the earlier ones.
 
     Args:
-        plan: with the trials that were drawn before, if any.
+        plan: with the trials that were drawn before.
     """
 
     def __init__(self, plan: Plan) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._told = {study.key: _Told(study) for study in plan.studies}
+        self._states = {study.key: StudyState(study) for study in plan.studies}
         for trial in plan.trials:
-            self._note(trial)
+            self._add(trial)
 
     def next(self) -> Trial | None:
-        """A newly drawn trial, of the study that is least far on; None if every study has all that it wants."""
-        unfinished = [told for told in self._told.values() if told.open]
-        if not unfinished:
+        """A new trial of the study with the smallest share of its draws, or None if all studies are complete."""
+        states = [state for state in self._states.values() if state.is_open]
+        if not states:
             return None
-        trial = _draw(min(unfinished, key=lambda each: len(each.stacks) / each.of.wanted))
-        self._note(trial)
+        trial = _draw(min(states, key=lambda state: len(state.stacks) / state.study.wanted))
+        self._add(trial)
         return trial
 
-    def tell(self, trial: Trial, value: float, stopped_at: int | None = None) -> None:
-        """A trial has ended.
+    def record(self, trial: Trial, value: float, stopped_at: int | None = None) -> None:
+        """Record the result of a trial that has ended.
 
         Args:
             value: its objective, the mean over its seeds; NaN if it failed or a seed diverged.
-            stopped_at: the batch after which the scheduler stopped it; `value` is the one it had then.
+            stopped_at: the batch after which the scheduler stopped it; `value` is the objective at that batch.
         """
-        told = self._told.get(trial.drawn_by)
-        if told is not None:
-            told.values[trial.key] = value
+        state = self._states.get(trial.drawn_by)
+        if state is not None:
+            state.values[trial.key] = value
             if stopped_at is not None:
-                told.stopped[trial.key] = stopped_at
+                state.stopped[trial.key] = stopped_at
 
-    def _note(self, trial: Trial) -> None:
-        told = self._told.get(trial.drawn_by)
-        if told is not None:
-            told.stacks.setdefault(trial.configuration.hash, []).append(trial)
+    def _add(self, trial: Trial) -> None:
+        state = self._states.get(trial.drawn_by)
+        if state is not None:
+            state.stacks.setdefault(trial.configuration.hash, []).append(trial)
 
 
-def _draw(told: _Told) -> Trial:
-    """A trial that is not there yet, of a study that is open."""
-    for attempt in range(_OTHER_DRAWS):
-        trial = told.of.trial(_sample(told, attempt))
-        if trial.configuration.hash not in told.stacks:
+def _draw(state: StudyState) -> Trial:
+    """A trial of an open study with a configuration that was not drawn before."""
+    for attempt in range(_ATTEMPTS):
+        trial = state.study.trial(_sample(state, attempt))
+        if trial.configuration.hash not in state.stacks:
             return trial
-    # Few whole numbers or choices are left, and the estimator keeps to those that it likes: any of the others.
-    rng = np.random.default_rng(_seed(told, _OTHER_DRAWS))
+    # Few whole numbers or choices are left, and the estimator repeats the promising ones: draw uniformly.
+    rng = np.random.default_rng(_seed(state, _ATTEMPTS))
     while True:
-        trial = told.of.trial({key: space.draw(rng) for key, space in told.of.spaces.items()})
-        if trial.configuration.hash not in told.stacks:
+        trial = state.study.trial({key: space.draw(rng) for key, space in state.study.spaces.items()})
+        if trial.configuration.hash not in state.stacks:
             return trial
 
 
-def _seed(told: _Told, attempt: int) -> int:
-    return zlib.crc32(canonical([told.of.key, len(told.stacks), attempt]).encode())
+def _seed(state: StudyState, attempt: int) -> int:
+    return zlib.crc32(canonical([state.study.key, len(state.stacks), attempt]).encode())
 
 
-def _sample(told: _Told, attempt: int) -> dict[str, Any]:
-    """A draw from all that is known; the same knowledge gives the same draw."""
-    distributions = {key: _distribution(space) for key, space in told.of.spaces.items()}
-    sampler = optuna.samplers.TPESampler(seed=_seed(told, attempt))
+def _sample(state: StudyState, attempt: int) -> dict[str, Any]:
+    """Values drawn from all results so far; equal results give equal values."""
+    distributions = {key: _distribution(space) for key, space in state.study.spaces.items()}
+    sampler = optuna.samplers.TPESampler(seed=_seed(state, attempt))
     study = optuna.create_study(sampler=sampler, direction="minimize")
-    study.add_trials(_known(told, distributions))
-    drawn: dict[str, Any] = study.ask(distributions).params
-    return drawn
+    study.add_trials(_frozen_trials(state, distributions))
+    values: dict[str, Any] = study.ask(distributions).params
+    return values
 
 
-def _known(told: _Told, distributions: dict[str, BaseDistribution]) -> Iterator[FrozenTrial]:
-    for stacks in told.stacks.values():
+def _frozen_trials(state: StudyState, distributions: dict[str, BaseDistribution]) -> Iterator[FrozenTrial]:
+    for stacks in state.stacks.values():
         keys, seeds = [trial.key for trial in stacks], [len(trial.seeds) for trial in stacks]
-        frozen = partial(optuna.trial.create_trial, params=told.of.draws(stacks[0]), distributions=distributions)
-        if not all(key in told.values for key in keys):
+        frozen = partial(optuna.trial.create_trial, params=state.study.draws(stacks[0]), distributions=distributions)
+        if not all(key in state.values for key in keys):
             yield frozen(state=TrialState.RUNNING)
             continue
-        # Every seed counts alike, whichever stack it is in; one that is lost spoils the mean.
-        mean = sum(told.values[key] * count for key, count in zip(keys, seeds, strict=True)) / sum(seeds)
-        stopped = [told.stopped[key] for key in keys if key in told.stopped]
+        # Every seed has the same weight, whichever stack it is in; one that diverged makes the mean NaN.
+        mean = sum(state.values[key] * count for key, count in zip(keys, seeds, strict=True)) / sum(seeds)
+        stopped = [state.stopped[key] for key in keys if key in state.stopped]
         if not math.isfinite(mean):
             yield frozen(state=TrialState.FAIL)
         elif stopped:
-            at = {min(stopped): mean}
-            yield frozen(state=TrialState.PRUNED, intermediate_values=at)
+            yield frozen(state=TrialState.PRUNED, intermediate_values={min(stopped): mean})
         else:
             yield frozen(state=TrialState.COMPLETE, value=mean)
 

@@ -1,4 +1,4 @@
-"""Which trial is next, and which are not worth going on with."""
+"""The queue of trials: which one starts next, and which ones stop early."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from typing import TYPE_CHECKING
 from orchestrator.config.schedulers import AshaOptions
 from orchestrator.config.schema import Sweep
 from orchestrator.plan.plan import Trial
+from orchestrator.protocol import metrics
 from orchestrator.search.asha import Asha
 from orchestrator.search.ledger import Ledger, Rates
-from orchestrator.search.population.rounds import Rounds
-from orchestrator.search.population.segments import Leg
+from orchestrator.search.population.generations import Generations
+from orchestrator.search.population.segments import SegmentPlan
+from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 
 if TYPE_CHECKING:
     from orchestrator.search.optuna_sampler import Studies
 
 
-class Search:
-    """The trials of a sweep that are still to be run, the planned ones first, then those that are drawn.
+class TrialQueue:
+    """The trials of a sweep that are still to be run: the planned ones first, then those that are drawn.
 
     Args:
-        sweep: what is searched, and how.
-        journal: the plan, and what was found before; what is drawn and what is stopped is noted there.
-        ended: keys of the trials that are not to be run (again).
+        sweep: the search, its scheduler and the objective.
+        journal: of the sweep; trials that are drawn or stopped are recorded there.
+        ended: keys of the trials that are not to be run again.
         total_batches: of the whole stream.
-        ledger: what was spent before, and the budget; nothing, and none, if not given.
+        ledger: what was spent before, and the budget; without one, there is no budget.
     """
 
     def __init__(
@@ -37,18 +39,18 @@ class Search:
         self.ledger = ledger or Ledger(Rates(1, 0), None, {})
         self._scheduler, self._metric = sweep.scheduler, sweep.document.objective.metric
         self._journal, self._total = journal, total_batches
-        members = {member.key: at for at, each in enumerate(journal.plan.populations) for member in each.members}
         self._populations = [
-            Rounds(population, total_batches, self._metric, journal, ended) for population in journal.plan.populations
+            Generations(population, total_batches, self._metric, journal, ended)
+            for population in journal.plan.populations
         ]
-        self._rounds = {key: self._populations[at] for key, at in members.items()}
+        self._population_of = {member.key: each for each in self._populations for member in each.population.members}
         self._waiting = deque(
-            trial for trial in journal.plan.trials if trial.key not in ended and trial.key not in members
+            trial for trial in journal.plan.trials if trial.key not in ended and trial.key not in self._population_of
         )
         self._asha: dict[str, Asha] = {}
         self._studies: Studies | None = None
         if journal.plan.studies:
-            from orchestrator.search.optuna_sampler import Studies  # Optuna, only where it is wanted
+            from orchestrator.search.optuna_sampler import Studies  # Optuna takes a second to import
 
             self._studies = Studies(journal.plan)
         if self._studies is not None or isinstance(self._scheduler, AshaOptions):
@@ -56,75 +58,75 @@ class Search:
 
     @property
     def draws(self) -> bool:
-        """Whether the next trial depends on how those before it end."""
-        return self.ledger.limited or (self._studies is not None and not self._waiting)
+        """Whether the next trial depends on the results of the running ones."""
+        return self.ledger.has_budget or (self._studies is not None and not self._waiting)
 
     @property
     def waits(self) -> bool:
-        """Whether there is none to start now, but will be once others have come to the end of their round."""
-        return not self.ledger.exhausted and any(rounds.waits for rounds in self._populations)
+        """Whether trials will be ready once running members of a population have paused."""
+        return not self.ledger.exhausted and any(population.waits for population in self._populations)
 
     @property
-    def schedules(self) -> list[Path]:
-        """The files that say who copied whom, as far as there are any."""
-        return [rounds.path for rounds in self._populations if rounds.path.exists()]
+    def population_files(self) -> list[Path]:
+        """The existing files that record who copied whom."""
+        return [population.path for population in self._populations if population.path.exists()]
 
-    def leg(self, trial: Trial) -> Leg | None:
-        """How far a trial goes on, and with which values; None for one that is in no population."""
-        rounds = self._rounds.get(trial.key)
-        return None if rounds is None else rounds.leg(trial.key)
+    def segment_plan(self, trial: Trial) -> SegmentPlan | None:
+        """The segments of a member of a population, or None for any other trial."""
+        population = self._population_of.get(trial.key)
+        return None if population is None else population.segment_plan(trial.key)
 
     def next(self) -> Trial | None:
-        """The next trial to start; None if there is none left, or no budget for it."""
+        """The next trial to start, or None if none is ready or the budget is reached."""
         if self.ledger.exhausted:
             return None
         if self._waiting:
             return self._waiting.popleft()
-        for rounds in self._populations:
-            if (member := rounds.next()) is not None:
+        for population in self._populations:
+            if (member := population.next()) is not None:
                 return member
         trial = None if self._studies is None else self._studies.next()
         if trial is not None:
             self._journal.draw(trial)
         return trial
 
-    def again(self, trial: Trial) -> None:
-        """A trial that was handed out has not ended, and is to be started again."""
-        rounds = self._rounds.get(trial.key)
-        if rounds is None:
+    def requeue(self, trial: Trial) -> None:
+        """Start a trial again whose actor has died."""
+        population = self._population_of.get(trial.key)
+        if population is None:
             self._waiting.appendleft(trial)
         else:
-            rounds.again(trial.key)
+            population.requeue(trial.key)
 
-    def stops(self, trial: Trial, batches: int, value: float) -> bool:
-        """Whether a trial whose objective is `value` after so many batches is to stop; it is noted if so."""
+    def should_stop(self, trial: Trial, batches: int, value: float) -> bool:
+        """Whether the scheduler stops a trial whose objective after `batches` batches is `value`; recorded if so."""
         asha = self._asha_of(trial)
-        if asha is None or not asha.stops(trial.key, batches, value):
+        if asha is None or not asha.should_stop(trial.key, batches, value):
             return False
         self._journal.stop(trial, batches, value)
-        self._tell(trial, value, batches)
+        self._record(trial, value, batches)
         return True
 
-    def ended(self, trial: Trial, value: float) -> None:
-        """A trial has come to its end with this objective; NaN if it diverged."""
-        self._tell(trial, value, None)
+    def finish(self, trial: Trial, value: float) -> None:
+        """Record the objective of a trial at the end of the stream; NaN if a seed diverged."""
+        self._record(trial, value, None)
 
-    def paused(self, trial: Trial, fitness: float) -> bool:
-        """A member of a population is at the end of its round. Returns whether a decision was made."""
-        return self._rounds[trial.key].arrived(trial.key, fitness)
+    def pause(self, trial: Trial, fitness: float) -> bool:
+        """Record that a member has reached the end of its generation; true if an exploit step followed."""
+        return self._population_of[trial.key].pause(trial.key, fitness)
 
-    def failed(self, trial: Trial, reason: str) -> bool:
-        """A trial has failed for good. Returns whether a decision was made for the others of its population."""
-        self._tell(trial, math.nan, None)
-        rounds = self._rounds.get(trial.key)
-        return rounds is not None and rounds.lost(trial.key, reason)
+    def fail(self, trial: Trial, reason: str) -> bool:
+        """Record that a trial has failed permanently; true if an exploit step of its population followed."""
+        self._record(trial, math.nan, None)
+        population = self._population_of.get(trial.key)
+        return population is not None and population.fail(trial.key, reason)
 
-    def _tell(self, trial: Trial, value: float, stopped_at: int | None) -> None:
+    def _record(self, trial: Trial, value: float, stopped_at: int | None) -> None:
         if self._studies is not None:
-            self._studies.tell(trial, value, stopped_at)
+            self._studies.record(trial, value, stopped_at)
 
     def _asha_of(self, trial: Trial) -> Asha | None:
-        """Trials are measured against others of their learner: a learner that starts slowly is not cut off for it."""
+        """The rungs of a trial's learner: a learner that starts slowly is not compared with others."""
         options = self._scheduler
         if not isinstance(options, AshaOptions):
             return None
@@ -132,10 +134,7 @@ class Search:
         return self._asha.setdefault(trial.configuration.learner, Asha(first, options.reduction, self._total))
 
     def _replay(self, ended: set[str]) -> None:
-        """Know what the trials of an earlier command had come to."""
-        from orchestrator.protocol import metrics  # torch comes with it
-        from orchestrator.storage import trial_files
-
+        """Restore the results of earlier commands."""
         stopped = self._journal.stopped()
         for trial in self._journal.plan.trials:
             chunk = trial_files.newest(trial.folder(self._journal.root))
@@ -146,4 +145,4 @@ class Search:
             if asha is not None:
                 asha.replay(trial.key, reports, trial.key in ended)
             if trial.key in ended:
-                self._tell(trial, reports[-1][1] if reports else math.nan, stopped.get(trial.key))
+                self._record(trial, reports[-1][1] if reports else math.nan, stopped.get(trial.key))

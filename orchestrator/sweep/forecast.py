@@ -24,7 +24,7 @@ from orchestrator.execution.ray_session import Cluster, check_resources, local_g
 from orchestrator.plan.plan import Plan, Study, Trial
 from orchestrator.report.json_document import FORMAT
 from orchestrator.search.ledger import Ledger, open_ledger
-from orchestrator.search.population.rounds import failed_before
+from orchestrator.search.population.generations import failed_members
 from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.cost import Cost, estimate
@@ -175,7 +175,7 @@ class Forecast:
                 f"checkpoints: {kept} are kept besides the last of each trial, of at most {size(each)}; "
                 "they are in the figure above, and once more in MLflow"
             )
-        if self.ledger.limited:
+        if self.ledger.has_budget:
             lines.append(f"budget: {self.ledger.text()}")
         lines += [f"not on this machine: {line}" for line in self.beyond]
         lines += [f"problem: {line}" for line in self.problems]
@@ -224,7 +224,7 @@ class Forecast:
             "cpu_hours": None if rates.gpus else hours,
             "money": money,
             "currency": None if rates.price is None else rates.price.currency,
-            "spent": spent if self.ledger.matters else None,
+            "spent": spent if self.ledger.is_reported else None,
             "budget": None if budget is None else budget.model_dump(),
         }
 
@@ -241,7 +241,7 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = Fal
     if not rerun and not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
         over |= dict.fromkeys(journal.stopped(), "stopped")
     for population in () if rerun else plan.populations:
-        over |= dict.fromkeys(failed_before(root, population), "failed")
+        over |= dict.fromkeys(failed_members(root, population), "failed")
     over |= {} if rerun else dict.fromkeys(journal.finished(), "finished")
     rows = [_row(trial, over, costs, None if rerun else root) for trial in plan.trials]
     for study in plan.studies:

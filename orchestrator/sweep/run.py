@@ -22,8 +22,8 @@ from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
 from orchestrator.protocol.source import StoreSource
 from orchestrator.search.ledger import open_ledger
-from orchestrator.search.population.rounds import failed_before, set_aside, write_schedules
-from orchestrator.search.trial_queue import Search
+from orchestrator.search.population.generations import failed_members, quarantine_if_damaged, write_missing_files
+from orchestrator.search.trial_queue import TrialQueue
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
 from orchestrator.sweep.arguments import Telling
@@ -175,20 +175,20 @@ def _run_open_trials(
         writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
     known = f", {len(outcome.ended)} of them ended before" if outcome.ended else ""
     for population in plan.populations:
-        if line := set_aside(journal.root, population):
+        if line := quarantine_if_damaged(journal.root, population):
             telling.say(line)
-        outcome.failed |= failed_before(journal.root, population)
+        outcome.failed |= failed_members(journal.root, population)
     total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
     if plan.size == len(outcome.ended) + len(outcome.failed):
         telling.say(f"{sweep.name}: {plan.size} trials{known}")
-        write_schedules(journal, total, sweep.document.objective.metric, outcome.ended)
+        write_missing_files(journal, total, sweep.document.objective.metric, outcome.ended)
         return
     ledger = open_ledger(sweep, journal.root)
     if ledger.exhausted:
         telling.say(f"{sweep.name}: {plan.size} trials{known}; budget reached, none is started")
-        outcome.spent, outcome.over_budget = ledger.text(), ledger.words()
+        outcome.spent, outcome.over_budget = ledger.text(), ledger.overrides()
         return
-    search = Search(sweep, journal, outcome.ended, total, ledger)
+    queue = TrialQueue(sweep, journal, outcome.ended, total, ledger)
 
     def lost(reason: str) -> None:
         _end_without_ray(reason, sweep, journal, writer, stop_request, outcome, telling)
@@ -208,12 +208,12 @@ def _run_open_trials(
         metric = sweep.document.objective.metric
         with telling.following(progress, metric, partial(_tell_of_ended, progress, journal, outcome.ended, metric)):
             run_trials(
-                sweep, search, journal.root, store, cluster, progress, writer, stop_request, outcome, journal.mirror
+                sweep, queue, journal.root, store, cluster, progress, writer, stop_request, outcome, journal.mirror
             )
-    if ledger.matters:
+    if ledger.is_reported:
         outcome.spent = ledger.text()
     if ledger.exhausted and plan.size > len(outcome.ended) + len(outcome.failed):
-        outcome.over_budget = ledger.words()
+        outcome.over_budget = ledger.overrides()
 
 
 def _tell_of_ended(progress: Progress, journal: Journal, keys: set[str], metric: str) -> None:

@@ -1,1 +1,1 @@
-"""Population-based training: decisions, rounds, and the segments that members train."""
+"""Population-based training: decisions, generations, and the segments that members train."""

@@ -1,7 +1,7 @@
-"""Population-based training (Jaderberg et al., 2017): which members copy which, and what their values become.
+"""Exploit and explore steps of population-based training (Jaderberg et al., 2017): who copies whom, with which values.
 
-Decisions only, each a function of what it is given: the same numbers give the same decisions, on whatever machine and
-after whatever interruption. Rounds and files are in `orchestrator.search.population.rounds`.
+Each decision is a function of its arguments: equal numbers give equal decisions, on any machine and after any
+interruption. Generations and their file are in `orchestrator.search.population.generations`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,39 @@ from orchestrator.config.search_space import Space
 from orchestrator.protocol.curves import Curves
 
 Values = dict[str, Any]
-"""Option → value, of those that change."""
+"""Option → value, of the options that change."""
 
 
 @dataclass(frozen=True)
 class Copy:
-    """`member` goes on from `donor`'s state, with the values `after`; it had `before`."""
+    """A member that continues with its parent's state.
+
+    Attributes:
+        member: its key.
+        parent: key of the member that it copies.
+        before: its values before the copy.
+        after: its values after it.
+    """
 
     member: str
-    donor: str
+    parent: str
     before: Values
     after: Values
 
+    def to_json(self) -> dict[str, Any]:
+        return {"member": self.member, "donor": self.parent, "before": self.before, "after": self.after}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Copy:
+        return cls(content["member"], content["donor"], content["before"], content["after"])
+
 
 def fitness(curves: Curves, metric: str, start: int, stop: int) -> float:
-    """How a member did in the batches [start, stop), lower is better: a mean over seeds; NaN if one of them is lost.
+    """The error of a member in the batches [start, stop), a mean over seeds; NaN if a seed diverged in them.
 
-    Of a round alone, and not since the beginning: what a member did before it copied another says nothing about the
-    state that it has now. For an objective on held-out points it is the mean error of the tasks that ended in the
-    round; for `online_error`, and where some seed has ended no task, the mean online error.
+    It is measured in one generation alone, because errors before a copy belong to a state that was given up. For an
+    objective on held-out points it is the mean error of the tasks that ended in the generation; for `online_error`,
+    and if a seed has ended no task, it is the mean online error.
     """
     online = curves.by_batch["online_error"][:, start:stop]
     if not online.size or not np.isfinite(online).all():
@@ -57,38 +71,38 @@ def decide(
     options: PbtOptions,
     generator: Callable[[str], np.random.Generator],
 ) -> list[Copy]:
-    """Who copies whom at the end of a round.
+    """Who copies whom at the end of a generation.
 
     Args:
-        by_member: fitness of each member, lower is better. One that is not finite copies, whatever the quantile, and
-            is never copied.
-        values: what each member has now.
+        by_member: fitness of each member, lower is better. A member whose fitness is not finite always copies another,
+            whatever the quantile, and is never copied.
+        values: the present values of each member.
         spaces: of the values that change.
-        generator: of the random numbers of one member's copy.
+        generator: member → the random numbers of its copy.
     """
-    copying, donors = _ends(by_member, options.quantile)
+    copying, parents = _worst_and_best(by_member, options.quantile)
     copies = []
     for member in copying:
-        better = [donor for donor in donors if not by_member[donor] >= by_member[member]]
+        better = [parent for parent in parents if not by_member[parent] >= by_member[member]]
         if better:
             rng = generator(member)
-            donor = better[int(rng.integers(len(better)))]
-            copies.append(Copy(member, donor, dict(values[member]), explore(values[donor], spaces, options, rng)))
+            parent = better[int(rng.integers(len(better)))]
+            copies.append(Copy(member, parent, dict(values[member]), explore(values[parent], spaces, options, rng)))
     return copies
 
 
-def _ends(by_member: Mapping[str, float], quantile: float) -> tuple[list[str], list[str]]:
-    """The worst and the best; equals stand in the order in which they are given."""
+def _worst_and_best(by_member: Mapping[str, float], quantile: float) -> tuple[list[str], list[str]]:
+    """The members that copy and those that are copied; members of equal fitness keep their order."""
     ranked = sorted(by_member, key=lambda key: by_member[key] if math.isfinite(by_member[key]) else math.inf)
-    lost = [key for key in ranked if not math.isfinite(by_member[key])]
-    whole = ranked[: len(ranked) - len(lost)]
+    diverged = [key for key in ranked if not math.isfinite(by_member[key])]
+    finite = ranked[: len(ranked) - len(diverged)]
     count = min(max(1, math.floor(quantile * len(ranked))), len(ranked) // 2)
-    worst = ranked[len(ranked) - max(count, len(lost)) :]
-    return worst, [key for key in whole[:count] if key not in worst]
+    worst = ranked[len(ranked) - max(count, len(diverged)) :]
+    return worst, [key for key in finite[:count] if key not in worst]
 
 
 def explore(values: Values, spaces: Mapping[str, Space], options: PbtOptions, rng: np.random.Generator) -> Values:
-    """Values near these: each is drawn anew, or goes a step down or up inside its space."""
+    """Values near the given ones: each is drawn again from its space, or moved one step down or up inside it."""
     return {key: _near(values[key], space, options, rng) for key, space in sorted(spaces.items())}
 
 

@@ -1,4 +1,4 @@
-"""What a sweep costs, and the budget at which it starts no more: sums by hand, then the command on a real tiny sweep."""
+"""The cost of a sweep and its budget: sums by hand, then the command on a tiny sweep."""
 
 import os
 import re
@@ -14,8 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
 from orchestrator.protocol.curves import Curves
-from orchestrator.search import ledger as budget
-from orchestrator.search.ledger import Ledger, Rates
+from orchestrator.search.ledger import Ledger, Rates, seconds_on_disk
 from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.forecast import forecast
@@ -34,7 +33,7 @@ budget: {money: 0.01}
 DOCUMENT = {"name": "s", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
 
 
-def test_hours_are_of_gpus_where_there_are_any_and_else_of_cpus() -> None:
+def test_hours_are_gpu_hours_if_trials_have_gpus() -> None:
     assert Rates(cpus=4, gpus=0.25).hours(7200) == 0.5
     assert Rates(cpus=4, gpus=0).hours(1800) == 2
     assert Rates(cpus=4, gpus=0.25).money(7200) is None
@@ -43,23 +42,23 @@ def test_hours_are_of_gpus_where_there_are_any_and_else_of_cpus() -> None:
     assert Rates(4, 0, price).text(1800) == "2 CPU-hours, 0.25 USD"
 
 
-def test_a_ledger_counts_each_trial_once_and_knows_when_it_is_full() -> None:
+def test_a_ledger_counts_each_trial_once_and_knows_when_the_budget_is_reached() -> None:
     ledger = Ledger(Rates(1, 0), Budget(hours=0.5), {"before": 600.0})
-    assert ledger.note("a", 100.0) is False
-    assert ledger.note("a", 1100.0) is False  # all of the trial's seconds, not further ones
+    assert ledger.record("a", 100.0) is False
+    assert ledger.record("a", 1100.0) is False  # the total of the trial, not an increment
     assert (ledger.total, ledger.exhausted) == (1700.0, False)
-    assert ledger.note("b", 100.0) is True
-    assert ledger.note("b", 150.0) is False  # told once
+    assert ledger.record("b", 100.0) is True
+    assert ledger.record("b", 150.0) is False  # true once
     assert ledger.exhausted
     assert ledger.text() == "0.514 CPU-hours spent of 0.5 CPU-hours"
-    assert ledger.words() == "budget.hours=…"
+    assert ledger.overrides() == "budget.hours=…"
 
 
-def test_either_limit_ends_it_and_none_never_does() -> None:
+def test_either_limit_exhausts_the_budget() -> None:
     price = Price(gpu_hour=3600, currency="EUR")
     money = Ledger(Rates(1, 1, price), Budget(hours=1, money=10), {"a": 9.0})
     assert not money.exhausted
-    assert money.note("a", 10.0)
+    assert money.record("a", 10.0)
     assert money.text() == "0.00278 GPU-hours, 10.00 EUR spent of 1 GPU-hours or 10.00 EUR"
     assert not Ledger(Rates(1, 1, price), None, {"a": 1e9}).exhausted
 
@@ -81,63 +80,63 @@ def test_either_limit_ends_it_and_none_never_does() -> None:
         ),
     ],
 )
-def test_what_cannot_be_meant_is_told(change: dict[str, object], line: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_invalid_prices_and_budgets_are_refused(change: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         check_sweep(DOCUMENT | change, "s")
-    assert told.value.faults == (line,)
+    assert caught.value.faults == (line,)
 
 
-def test_what_was_spent_can_be_asked_while_a_sweep_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune's own folder beside those of the trials goes between being found and being looked into."""
+def test_a_folder_that_is_deleted_during_the_count_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray Tune's folder beside the trials is deleted between its listing and the look into it."""
     curves = Curves(
         [0], 0, {"x": np.zeros((1, 4))}, {}, {"batches": np.array([2, 4]), "seconds": np.array([0.5, 0.25])}
     )
     trial_files.write(tmp_path / "trial", trial_files.claim(tmp_path / "trial"), {}, curves, finished=True)
-    passing = tmp_path / "tune-x"
-    passing.mkdir()
+    temporary = tmp_path / "tune-x"
+    temporary.mkdir()
     scandir = os.scandir
 
-    def then_it_is_gone(path: Any = ".") -> Any:
-        if Path(path) == passing and passing.exists():
-            passing.rmdir()
+    def after_deletion(path: Any = ".") -> Any:
+        if Path(path) == temporary and temporary.exists():
+            temporary.rmdir()
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", then_it_is_gone)
-    assert budget.of_disk(tmp_path) == {"trial": 0.75}
-    assert not passing.exists()
-    assert budget.of_disk(tmp_path / "nowhere") == {}
+    monkeypatch.setattr(os, "scandir", after_deletion)
+    assert seconds_on_disk(tmp_path) == {"trial": 0.75}
+    assert not temporary.exists()
+    assert seconds_on_disk(tmp_path / "nowhere") == {}
 
 
-def test_a_sweep_stops_starting_trials_and_goes_on_with_a_greater_budget(tmp_path: Path) -> None:
+def test_a_sweep_starts_no_more_trials_at_its_budget_and_resumes_with_a_greater_one(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, SWEEP)
     cpus = (os.cpu_count() or 1) / 2  # two at a time
-    rates = Rates(cpus, 0, Price(cpu_hour=3600))  # a unit of money a second of each
+    rates = Rates(cpus, 0, Price(cpu_hour=3600))  # one unit of money per second and CPU
     first = run(folder, "sweep.yaml", f"resources.cpus={cpus}", f"tracking.uri={uri(folder)}")
     assert first.returncode == 4, first.stdout + first.stderr
-    begun = trials(folder, "tiny")
-    assert 1 <= len(begun) < 5  # as many as there was room for when the first result came
-    spent = budget.of_disk(folder / "results/tiny")
-    assert set(spent) == {path.name for path in begun}
-    told = f"{rates.text(sum(spent.values()))} spent of 0.01 USD"
-    assert f"spent: {told}" in first.stdout
-    left = f"budget reached, {5 - len(begun)} trials? not ended: go on with: python -m orchestrator.sweep"
-    assert re.search(rf"{left} --resume tiny budget\.money=…", first.stdout)
+    started = trials(folder, "tiny")
+    assert 1 <= len(started) < 5  # those that ran when the budget was reached
+    spent = seconds_on_disk(folder / "results/tiny")
+    assert set(spent) == {path.name for path in started}
+    text = f"{rates.text(sum(spent.values()))} spent of 0.01 USD"
+    assert f"spent: {text}" in first.stdout
+    message = f"budget reached, {5 - len(started)} trials? not ended: go on with: python -m orchestrator.sweep"
+    assert re.search(rf"{message} --resume tiny budget\.money=…", first.stdout)
     assert "no further trial is started" in first.stderr
-    assert set(statuses(folder)) == {"FINISHED"}  # those that ran went on to their ends
+    assert set(statuses(folder)) == {"FINISHED"}  # the running trials were completed
 
     sweep = load_sweep(folder / "sweep.yaml", [f"resources.cpus={cpus}", f"storage={folder}/results"])
     store = open_store(sweep)
     plan = forecast(sweep, Journal.look(folder / "results/tiny", make_plan(sweep, store.hash)), store).text
-    assert f"budget: {told}" in plan
+    assert f"budget: {text}" in plan
     assert re.search(r"cost: about \S+ CPU-hours, \d+\.\d\d USD", plan)
     again = run_here(folder, "--resume", "tiny")
     assert again.returncode == 4, again.stderr
     assert "budget reached, none is started" in again.stderr
-    assert budget.of_disk(folder / "results/tiny") == spent
+    assert seconds_on_disk(folder / "results/tiny") == spent
 
     last = run(folder, "--resume", "tiny", "budget.money=1000")
     assert last.returncode == 0, last.stdout + last.stderr
     assert len(trials(folder, "tiny")) == 5
-    total = budget.of_disk(folder / "results/tiny")
+    total = seconds_on_disk(folder / "results/tiny")
     assert {key: total[key] for key in spent} == spent  # nothing was run again
     assert f"{rates.text(sum(total.values()))} spent of 1000.00 USD" in last.stdout

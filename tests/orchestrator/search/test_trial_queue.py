@@ -1,4 +1,4 @@
-"""Which trial is next, drawn from what those before it came to, and the same after the search is taken up again."""
+"""Which trial is next, drawn from the results of earlier ones, and equally after the search is resumed."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol.curves import Curves
 from orchestrator.search.optuna_sampler import Studies
-from orchestrator.search.trial_queue import Search
+from orchestrator.search.trial_queue import TrialQueue
 from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 
@@ -32,7 +32,7 @@ def sweep(**change: object) -> Sweep:
     return check_sweep(document | change)
 
 
-def taken(root: Path, of: Sweep) -> Journal:
+def written(root: Path, of: Sweep) -> Journal:
     journal = Journal.look(root, make_plan(of, "store"))
     journal.take()
     return journal
@@ -44,7 +44,7 @@ def badness(trial: Trial) -> float:
 
 
 def write_chunk(root: Path, trial: Trial, errors: list[float], first_task: int = 1) -> None:
-    """A trial with one task a batch (the first of so many) and one batch a chunk, that has these errors."""
+    """Write the chunk file of a trial with these errors: one batch per chunk, one task per batch from `first_task` on."""
     count = len(errors)
     tasks = count - first_task + 1
     curves = Curves(
@@ -63,7 +63,7 @@ def write_chunk(root: Path, trial: Trial, errors: list[float], first_task: int =
     trial_files.write(folder, trial_files.claim(folder), {}, curves, finished=count == 8)
 
 
-def test_draws_close_in_on_the_best() -> None:
+def test_draws_approach_the_best_value() -> None:
     found = np.empty((5, 40))
     for seed in range(5):
         studies = Studies(make_plan(sweep(search={"algorithm": "optuna", "samples": 40, "seed": seed}), "store"))
@@ -71,55 +71,55 @@ def test_draws_close_in_on_the_best() -> None:
             trial = studies.next()
             assert trial is not None
             found[seed, number] = badness(trial)
-            studies.tell(trial, found[seed, number])
+            studies.record(trial, found[seed, number])
         assert studies.next() is None
-    # A uniform draw is 1.8 away in the mean.
+    # The mean distance of a uniform draw is 1.8.
     assert 1.4 < found[:, :10].mean() < 2.2
     assert found[:, 20:].mean() < 0.6 * found[:, :10].mean()
     assert found.min(axis=1).max() < 0.1
 
 
-def test_the_same_knowledge_gives_the_same_draws(tmp_path: Path) -> None:
-    """A search that is taken up again after 12 trials, of which one is not finished, goes on as if nothing had been."""
+def test_equal_results_give_equal_draws(tmp_path: Path) -> None:
+    """A search resumed after 12 trials, of which one is not finished, draws as an uninterrupted one."""
     of = sweep()
-    whole, journal = [], taken(tmp_path, of)
-    search = Search(of, journal, set(), 8)
+    whole, journal = [], written(tmp_path, of)
+    queue = TrialQueue(of, journal, set(), 8)
     for number in range(15):
-        trial = search.next()
+        trial = queue.next()
         assert trial is not None
         whole.append(trial.key)
         if number == 11:
             write_chunk(tmp_path, trial, [0.5] * 3)  # and then the driver dies
         elif number < 11:
             write_chunk(tmp_path, trial, [badness(trial)] * 8)
-            search.ended(trial, badness(trial))
+            queue.finish(trial, badness(trial))
     content = json.loads((tmp_path / "sweep.json").read_text())
     del content["trials"][12:], content["digest"]
     (tmp_path / "sweep.json").write_text(json.dumps(content))
     (tmp_path / "sweep-copy.json").unlink()
-    again = taken(tmp_path, of)
+    again = written(tmp_path, of)
     assert again.finished() == set()  # no learner.pt: the test wrote none
     ended = set(whole[:11])
-    search = Search(of, again, ended, 8)
+    queue = TrialQueue(of, again, ended, 8)
     assert [trial.key for trial in again.plan.trials] == whole[:12]
-    first = search.next()
-    assert first is not None and first.key == whole[11]  # the interrupted one goes on before anything is drawn
-    following = [search.next(), search.next(), search.next()]
+    first = queue.next()
+    assert first is not None and first.key == whole[11]  # the interrupted trial resumes before any is drawn
+    following = [queue.next(), queue.next(), queue.next()]
     assert [trial.key for trial in following if trial is not None] == whole[12:15]
 
 
-def test_lost_trials_are_no_examples() -> None:
-    """Draws are random until ten have ended well; trials that were lost are not among those."""
+def test_failed_trials_are_not_examples() -> None:
+    """Draws are random until ten trials have completed; failed trials do not count."""
     plan = make_plan(sweep(), "store")
-    lost, waiting, informed = Studies(plan), Studies(plan), Studies(plan)
+    failed, waiting, informed = Studies(plan), Studies(plan), Studies(plan)
     drawn: list[list[str]] = [[], [], []]
     for _ in range(14):
-        for studies, keys in zip((lost, waiting, informed), drawn, strict=True):
+        for studies, keys in zip((failed, waiting, informed), drawn, strict=True):
             trial = studies.next()
             assert trial is not None
             keys.append(trial.key)
             if studies is not waiting:
-                studies.tell(trial, math.nan if studies is lost else badness(trial))
+                studies.record(trial, math.nan if studies is failed else badness(trial))
     assert drawn[0] == drawn[1]
     assert drawn[0][:10] == drawn[2][:10]
     assert drawn[0][13] != drawn[2][13]
@@ -135,7 +135,7 @@ def test_lost_trials_are_no_examples() -> None:
         ({"K": {"randint": [1, 3]}, "alpha1": ALPHA}, 20),
     ],
 )
-def test_a_study_ends_where_its_choices_do(spaces: dict[str, object], count: int) -> None:
+def test_a_study_ends_when_its_choices_are_exhausted(spaces: dict[str, object], count: int) -> None:
     plan = make_plan(sweep(learners=[{"name": "foml", **spaces}]), "store")
     assert plan.size == count
     studies = Studies(plan)
@@ -143,88 +143,88 @@ def test_a_study_ends_where_its_choices_do(spaces: dict[str, object], count: int
     while (trial := studies.next()) is not None:
         plan.add(trial)
         drawn.append(trial.key)
-        studies.tell(trial, 0.1)
+        studies.record(trial, 0.1)
     assert len(set(drawn)) == len(drawn) == count
-    assert plan.size == count  # and so a command that finds them all ended has nothing to start
+    assert plan.size == count  # so a command that finds all of them ended starts none
 
 
-def test_the_last_choices_come_though_the_estimator_would_not_draw_them() -> None:
+def test_the_last_choices_are_drawn_although_the_estimator_avoids_them() -> None:
     learners = [{"name": "foml", "K": {"randint": [1, 20]}}]
     studies = Studies(make_plan(sweep(learners=learners, search={"algorithm": "optuna", "samples": 20}), "store"))
     drawn = []
     while (trial := studies.next()) is not None:
         drawn.append(trial.configuration.options["K"])
-        studies.tell(trial, float(abs(drawn[-1] - 7)))
+        studies.record(trial, float(abs(drawn[-1] - 7)))
     assert sorted(drawn) == list(range(1, 21))
 
 
-def test_each_crossing_of_grids_is_a_study(tmp_path: Path) -> None:
+def test_each_combination_of_grids_is_a_study(tmp_path: Path) -> None:
     learners = [{"name": "foml", "K": {"grid": [1, 5]}, "alpha1": ALPHA}, {"name": "online"}]
     of = sweep(learners=learners, search={"algorithm": "optuna", "samples": 3})
-    journal = taken(tmp_path, of)
+    journal = written(tmp_path, of)
     assert journal.plan.size == 2 * 3 + 1
-    search = Search(of, journal, set(), 8)
+    queue = TrialQueue(of, journal, set(), 8)
     labels = []
-    while (trial := search.next()) is not None:
+    while (trial := queue.next()) is not None:
         labels.append(trial.configuration.label)
     assert len(labels) == journal.plan.size == 7
     assert labels[0] == "online"
     assert [label.split()[1] for label in labels[1:]] == ["K=1", "K=5"] * 3
 
 
-def test_more_samples_and_more_seeds_keep_what_was_drawn(tmp_path: Path) -> None:
+def test_more_samples_and_more_seeds_keep_the_earlier_draws(tmp_path: Path) -> None:
     small = sweep(search={"algorithm": "optuna", "samples": 2})
-    search = Search(small, taken(tmp_path, small), set(), 8)
-    drawn = [search.next(), search.next()]
-    assert search.next() is None
+    queue = TrialQueue(small, written(tmp_path, small), set(), 8)
+    drawn = [queue.next(), queue.next()]
+    assert queue.next() is None
     wider = sweep(search={"algorithm": "optuna", "samples": 3}, seeds=3)
-    journal = taken(tmp_path, wider)
+    journal = written(tmp_path, wider)
     assert [(t.configuration.hash, t.seeds) for t in journal.plan.trials] == [
         (t.configuration.hash, seeds) for t in drawn if t is not None for seeds in ((0, 1), (2,))
     ]
     assert journal.plan.size == 2 * 2 + 1
 
 
-def test_what_the_scheduler_stops_is_noted_and_stays_stopped(tmp_path: Path) -> None:
+def test_a_stopped_trial_is_recorded_and_stays_stopped(tmp_path: Path) -> None:
     of = sweep(
         learners=[{"name": "online", "alpha1": {"grid": [0.1, 0.01, 0.001]}}],
         search={"scheduler": {"name": "asha", "grace": 0.25, "reduction": 2}},
     )
-    journal = taken(tmp_path, of)
-    search = Search(of, journal, set(), 8)
-    best, worse, worst = (search.next() for _ in range(3))
+    journal = written(tmp_path, of)
+    queue = TrialQueue(of, journal, set(), 8)
+    best, worse, worst = (queue.next() for _ in range(3))
     assert best is not None and worse is not None and worst is not None
     write_chunk(tmp_path, best, [0.1] * 2)
-    assert not search.stops(best, 2, 0.1)
+    assert not queue.should_stop(best, 2, 0.1)
     write_chunk(tmp_path, worse, [0.2] * 2)
-    assert search.stops(worse, 2, 0.2)
-    assert taken(tmp_path, of).stopped() == {worse.key: 2}
-    again = Search(of, journal, {worse.key}, 8)
-    assert again.stops(worst, 2, 0.16)  # what the rung had seen is known again
-    assert search.stops(worst, 2, math.nan)
+    assert queue.should_stop(worse, 2, 0.2)
+    assert written(tmp_path, of).stopped() == {worse.key: 2}
+    again = TrialQueue(of, journal, {worse.key}, 8)
+    assert again.should_stop(worst, 2, 0.16)  # the rung is restored
+    assert queue.should_stop(worst, 2, math.nan)
 
 
-def test_a_verdict_that_was_never_given_is_given_by_the_next_result(tmp_path: Path) -> None:
+def test_a_trial_that_was_not_judged_is_judged_by_its_next_result(tmp_path: Path) -> None:
     """The driver is killed between a trial's chunk at a rung and its judgement."""
     of = sweep(
         learners=[{"name": "online", "alpha1": {"grid": [0.1, 0.01, 0.001]}}],
         search={"scheduler": {"name": "asha", "grace": 0.25, "reduction": 2}},
     )
-    journal = taken(tmp_path, of)
+    journal = written(tmp_path, of)
     best, worse, fair = journal.plan.trials
     for trial, error in ((best, 0.1), (worse, 0.2), (fair, 0.1)):
         write_chunk(tmp_path, trial, [error] * 2)
-    again = Search(of, journal, set(), 8)
-    assert again.stops(worse, 3, 0.2)
+    again = TrialQueue(of, journal, set(), 8)
+    assert again.should_stop(worse, 3, 0.2)
     assert journal.stopped() == {worse.key: 3}
-    assert not again.stops(fair, 3, 0.1)
+    assert not again.should_stop(fair, 3, 0.1)
 
 
-def test_a_trial_that_finished_after_it_was_stopped_is_told_as_finished(tmp_path: Path) -> None:
+def test_a_trial_that_finished_after_it_was_stopped_is_recorded_as_finished(tmp_path: Path) -> None:
     of = sweep(search={"algorithm": "optuna", "samples": 14, "scheduler": {"name": "asha", "grace": 0.25}})
-    journal = taken(tmp_path, of)
-    search = Search(of, journal, set(), 8)
-    drawn = [search.next() for _ in range(12)]
+    journal = written(tmp_path, of)
+    queue = TrialQueue(of, journal, set(), 8)
+    drawn = [queue.next() for _ in range(12)]
     for trial in drawn[::2]:
         assert trial is not None
         write_chunk(tmp_path, trial, [badness(trial)] * 4)
@@ -234,33 +234,33 @@ def test_a_trial_that_finished_after_it_was_stopped_is_told_as_finished(tmp_path
         studies = Studies(journal.plan)
         for number, trial in enumerate(drawn):
             assert trial is not None
-            studies.tell(trial, badness(trial), None if number % 2 else at)
+            studies.record(trial, badness(trial), None if number % 2 else at)
         expected.append(studies.next())
     for trial in drawn:
         assert trial is not None
         write_chunk(tmp_path, trial, [badness(trial)] * 8)
-    again = Search(of, journal, {trial.key for trial in drawn if trial is not None}, 8).next()
+    again = TrialQueue(of, journal, {trial.key for trial in drawn if trial is not None}, 8).next()
     finished, stopped = expected
     assert finished is not None and stopped is not None and again is not None
     assert again.key == finished.key != stopped.key
 
 
-def test_a_rung_that_came_before_the_first_value_is_not_held_against_a_trial(tmp_path: Path) -> None:
-    """Live, nothing is judged then; a search that is taken up again judges nothing either."""
+def test_a_rung_before_the_first_value_is_ignored(tmp_path: Path) -> None:
+    """Neither a running search nor a resumed one judges there."""
     of = sweep(
         learners=[{"name": "online", "alpha1": {"grid": [0.1, 0.01]}}],
         search={"scheduler": {"name": "asha", "grace": 0.125, "reduction": 2}},
     )
-    journal = taken(tmp_path, of)
+    journal = written(tmp_path, of)
     first, second = journal.plan.trials
     write_chunk(tmp_path, first, [0.5] * 5, first_task=2)  # its first evaluation is after batch 2, the rung at 1
-    live, again = Search(of, taken(tmp_path / "elsewhere", of), set(), 8), Search(of, journal, set(), 8)
+    live, again = TrialQueue(of, written(tmp_path / "elsewhere", of), set(), 8), TrialQueue(of, journal, set(), 8)
     for batches in (2, 3, 4, 5):
-        assert not live.stops(first, batches, 0.5)
-    for search in (live, again):
-        assert not search.stops(second, 2, 0.4)
-        assert search.stops(first, 8, math.nan) is False  # there is no rung at the end
-    assert [search.stops(second, 4, 0.6) for search in (live, again)] == [True, True]
+        assert not live.should_stop(first, batches, 0.5)
+    for queue in (live, again):
+        assert not queue.should_stop(second, 2, 0.4)
+        assert queue.should_stop(first, 8, math.nan) is False  # there is no rung at the end
+    assert [queue.should_stop(second, 4, 0.6) for queue in (live, again)] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_rung_that_came_before_the_first_value_is_not_held_against_a_trial(tmp
         ({"algoritm": "optuna"}, "configuration: search.algoritm: unknown key (got optuna); did you mean algorithm?"),
     ],
 )  # fmt: skip
-def test_a_search_that_is_none_is_one_line(search: dict[str, object], line: str) -> None:
+def test_an_invalid_search_is_refused_in_one_line(search: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         sweep(search=search)
     assert caught.value.faults == (line,)

@@ -1,4 +1,4 @@
-"""Who copies whom, on made numbers: each decision is known beforehand."""
+"""Who copies whom, on constructed numbers with known decisions."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ def generator(member: str) -> np.random.Generator:
 
 def decided(by_member: dict[str, float], options: PbtOptions = STEPS) -> dict[str, str]:
     values = {key: {"alpha1": 0.01, "beta1": 0.5} for key in by_member}
-    return {copy.member: copy.donor for copy in decide(by_member, values, SPACES, options, generator)}
+    return {copy.member: copy.parent for copy in decide(by_member, values, SPACES, options, generator)}
 
 
 def test_the_worst_quarter_copies_the_best() -> None:
@@ -33,34 +33,34 @@ def test_the_worst_quarter_copies_the_best() -> None:
     assert decided(eight, PbtOptions(resample=0, quantile=0.5)).keys() == set("efgh")
 
 
-def test_every_donor_has_its_turn() -> None:
+def test_each_of_the_best_is_copied() -> None:
     eight = {key: float(at) for at, key in enumerate("abcdefgh")}
     values = {key: {"beta1": 0.5} for key in eight}
     space = {"beta1": SPACES["beta1"]}
-    found = Counter(
-        copy.donor
+    counts = Counter(
+        copy.parent
         for round_ in range(100)
         for copy in decide(eight, values, space, STEPS, lambda key, round_=round_: generator(f"{round_} {key}"))
     )
-    assert found.keys() == {"a", "b"}
-    assert 70 < found["a"] < 130
+    assert counts.keys() == {"a", "b"}
+    assert 70 < counts["a"] < 130
 
 
-@pytest.mark.parametrize("lost", [math.nan, math.inf])
-def test_a_lost_member_always_copies_and_is_never_copied(lost: float) -> None:
-    assert decided({"a": lost, "b": 0.1, "c": 0.3, "d": lost}) == {"a": "b", "d": "b"}
-    assert decided({"a": lost, "b": lost, "c": lost, "d": 0.9}) == {"a": "d", "b": "d", "c": "d"}
-    assert decided({"a": lost, "b": lost}) == {}  # nobody to copy: they go on as they are
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_diverged_member_always_copies_and_is_never_copied(value: float) -> None:
+    assert decided({"a": value, "b": 0.1, "c": 0.3, "d": value}) == {"a": "b", "d": "b"}
+    assert decided({"a": value, "b": value, "c": value, "d": 0.9}) == {"a": "d", "b": "d", "c": "d"}
+    assert decided({"a": value, "b": value}) == {}  # no member can be copied
 
 
-def test_nobody_copies_an_equal_or_itself() -> None:
+def test_no_member_copies_an_equal_or_itself() -> None:
     assert decided({"a": 0.2, "b": 0.2, "c": 0.2, "d": 0.2}) == {}
     assert decided({"a": 0.2}) == {}
     assert decided({"a": 0.2, "b": 0.1}) == {"a": "b"}
     assert decided({"a": 0.2, "b": 0.1, "c": 0.15}, PbtOptions(quantile=0.5)) == {"a": "b"}
 
 
-def test_the_copy_has_the_donors_values_a_step_away_and_says_what_was_before() -> None:
+def test_a_copy_has_the_parents_values_moved_by_one_step() -> None:
     values = {"good": {"alpha1": 0.01, "beta1": 0.4}, "bad": {"alpha1": 0.09, "beta1": 0.1}}
     (copy,) = decide({"good": 0.1, "bad": 0.2}, values, SPACES, STEPS, generator)
     assert copy.before == values["bad"]
@@ -69,7 +69,7 @@ def test_the_copy_has_the_donors_values_a_step_away_and_says_what_was_before() -
     assert values["good"] == {"alpha1": 0.01, "beta1": 0.4}
 
 
-def test_steps_stay_inside_the_space_and_go_both_ways() -> None:
+def test_steps_stay_inside_the_space_in_both_directions() -> None:
     rng = np.random.default_rng(0)
     near = [explore({"alpha1": 0.09, "beta1": 0.9}, SPACES, STEPS, rng) for _ in range(100)]
     assert {values["alpha1"] for values in near} == {0.09 * 0.8, 0.1}
@@ -79,18 +79,18 @@ def test_steps_stay_inside_the_space_and_go_both_ways() -> None:
     assert {values["beta1"] for values in low} == {0.0}
 
 
-def test_a_choice_goes_to_a_neighbour() -> None:
+def test_a_choice_moves_to_a_neighbour() -> None:
     space = {"alpha1": Space("choice", (0.1, 0.001, 0.01))}
     rng = np.random.default_rng(0)
     assert {explore({"alpha1": 0.01}, space, STEPS, rng)["alpha1"] for _ in range(50)} == {0.001, 0.1}
     assert {explore({"alpha1": 0.1}, space, STEPS, rng)["alpha1"] for _ in range(50)} == {0.01, 0.1}
 
 
-def test_the_share_that_is_drawn_anew() -> None:
+def test_the_share_that_is_drawn_again() -> None:
     rng = np.random.default_rng(0)
     options = PbtOptions(resample=0.25)
-    anew = [explore({"beta1": 0.5}, {"beta1": SPACES["beta1"]}, options, rng)["beta1"] for _ in range(2000)]
-    assert 0.22 < np.mean([value not in (0.4, 0.625) for value in anew]) < 0.28
+    again = [explore({"beta1": 0.5}, {"beta1": SPACES["beta1"]}, options, rng)["beta1"] for _ in range(2000)]
+    assert 0.22 < np.mean([value not in (0.4, 0.625) for value in again]) < 0.28
 
 
 def curves() -> Curves:
@@ -102,17 +102,17 @@ def curves() -> Curves:
     return Curves([0, 1], 0, {"online_error": online}, {"seed": seed, "task": task, "batch": batch, "error": error})
 
 
-def test_fitness_is_of_the_round_alone() -> None:
+def test_fitness_is_of_one_generation_alone() -> None:
     assert fitness(curves(), "cumulative_error", 0, 4) == pytest.approx((0.5 + 0.4 + 0.6 + 0.5) / 4)
     assert fitness(curves(), "validation_error", 4, 8) == pytest.approx((0.3 + 0.2 + 0.4 + 0.3) / 4)
     assert fitness(curves(), "online_error", 4, 6) == pytest.approx((0.4 + 0.3 + 0.5 + 0.4) / 4)
     assert fitness(curves(), "cumulative_error", 4, 5) == pytest.approx(0.45)  # no task ends there: the online error
 
 
-def test_fitness_of_a_round_in_which_a_seed_was_lost() -> None:
-    lost = curves()
-    lost.by_batch["online_error"][1, 3:5] = math.nan
-    assert math.isnan(fitness(lost, "cumulative_error", 0, 4))
-    assert math.isnan(fitness(lost, "online_error", 4, 8))
-    assert fitness(lost, "cumulative_error", 6, 8) == pytest.approx(0.25)  # it has copied another since
-    assert math.isnan(fitness(lost, "cumulative_error", 8, 10))  # nothing was measured
+def test_fitness_of_a_generation_in_which_a_seed_diverged() -> None:
+    diverged = curves()
+    diverged.by_batch["online_error"][1, 3:5] = math.nan
+    assert math.isnan(fitness(diverged, "cumulative_error", 0, 4))
+    assert math.isnan(fitness(diverged, "online_error", 4, 8))
+    assert fitness(diverged, "cumulative_error", 6, 8) == pytest.approx(0.25)  # after a copy
+    assert math.isnan(fitness(diverged, "cumulative_error", 8, 10))  # nothing was measured
