@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.meta_gradient_steps import OTHERS, SHAPES, N, contenders, make_case, ours
-from learners.networks.determinism import settle
+from learners.networks import determinism
 
 # In single precision the Siamese network has no meta-gradient to compare: where rounding moves a value over a ReLU's
 # or a max-pool's edge, batch norm enlarges it, and autograd itself is 1e-3 to 4e-2 off.
@@ -188,7 +188,7 @@ def main() -> None:
             f"--device: torch must see a CUDA device (got {arguments.device}); leave it out to run on the CPU"
         )
     torch.set_num_threads(arguments.threads)
-    settle(arguments.device)  # float32 as on the CPU, or the meta-gradients could not be compared
+    determinism.enable(arguments.device)  # float32 as on the CPU, or the meta-gradients could not be compared
     if arguments.peak:
         network, K, name = arguments.peak
         print(peak(network, int(K), name, arguments.device))

@@ -23,7 +23,7 @@ from learners.networks.build import build
 from learners.networks.network import cross_entropy
 from learners.networks.tangent import TangentNetwork
 from learners.training.meta_gradient import OnlineStep, adjoint, online_step
-from learners.training.optim import make
+from learners.training.optim import create_optimizer
 
 N, CLASSES = 10, 10
 ALPHA1, ALPHA2, BETA1, BETA2 = 0.01, 0.001, 0.05, 0.01
@@ -69,8 +69,8 @@ def ours(case: Case, online: str = "sgd", tangent: bool = True, recorded: bool =
     network = build(case.network, SHAPES[case.network], CLASSES, tangent=tangent, **case.where)
     if isinstance(network, TangentNetwork) and not recorded:
         network.recorder = None
-    optimizer = make("sgd", ALPHA1) if online == "sgd" else make("adam", 0.001)
-    meta_optimizer = make("adam", ALPHA2)
+    optimizer = create_optimizer("sgd", ALPHA1) if online == "sgd" else create_optimizer("adam", 0.001)
+    meta_optimizer = create_optimizer("adam", ALPHA2)
     theta, meta = case.thetas[-1], case.meta_batch
     meta_moments = meta_optimizer.initial(theta)
     window: list[OnlineStep] = []

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from learners import Batch, ImageTable, Learner, Setting, create, names
+from learners.networks import determinism
 from learners.networks.build import build
-from learners.networks.determinism import settle
 
 N, CLASSES, PICTURES, TASK, SHAPE = 10, 10, 2000, 9, (3, 28, 28)
 
@@ -66,7 +66,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"--device: torch must see a CUDA device (got {arguments.device}); leave it out for the CPU")
-    settle(arguments.device)
+    determinism.enable(arguments.device)
     torch.set_num_threads(arguments.threads)
     card = torch.cuda.get_device_name() if arguments.device.type == "cuda" else f"{arguments.threads} CPU thread(s)"
     print(f"N={N}, float32, {card}, torch {torch.__version__}; ms per batch of a stack of R\n")

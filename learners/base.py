@@ -57,7 +57,7 @@ class Setting:
     def replicates(self) -> int:
         return len(self.seeds)
 
-    def needed_images(self) -> ImageTable:
+    def require_images(self) -> ImageTable:
         if self.images is None:
             raise ValueError("this learner was loaded to predict only: give it images to let it learn")
         return self.images

@@ -23,7 +23,7 @@ class Batch:
     def __len__(self) -> int:
         return self.y.shape[1]
 
-    def joined(self, other: Batch) -> Batch:
+    def concatenate(self, other: Batch) -> Batch:
         """This batch's datapoints, then the other's."""
         return Batch(
             torch.cat([self.x, other.x], 1), torch.cat([self.y, other.y], 1), torch.cat([self.ids, other.ids], 1)

@@ -45,7 +45,7 @@ def save(path: Path, name: str, learner: Learner, network: str, image_shape: Seq
         temporary.unlink(missing_ok=True)
 
 
-def check_whole(path: Path | str) -> None:
+def check_intact(path: Path | str) -> None:
     """See that every byte of a file of `torch.save` is as it was written, by the checksums in it.
 
     `torch.load` does not look at them: it takes a file with a flipped bit for a learner with other weights.
@@ -64,17 +64,17 @@ def check_whole(path: Path | str) -> None:
         raise ValueError(f"{damaged} is not as it was written")
 
 
-def is_whole(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     """Whether there is a file of `torch.save`, every byte of it as it was written."""
     try:
-        check_whole(path)
+        check_intact(path)
     except (OSError, ValueError):
         return False
     return True
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedLearner:
     """What is in a checkpoint: the learner, its ``name``, its ``network``'s, and its pictures' shape (C, H, W)."""
 
     learner: Learner
@@ -92,11 +92,11 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
     return read(path, device).learner
 
 
-def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
+def read(path: Path | str, device: torch.device | str = "cpu") -> SavedLearner:
     """`load`, and what the learner's pictures have to be like."""
-    determinism.settle(device)
+    determinism.enable(device)
     try:
-        check_whole(path)
+        check_intact(path)
         content = torch.load(path, map_location=device, weights_only=True)
     except OSError:
         raise
@@ -107,7 +107,9 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> Saved:
         raise ValueError(f"{path}: format must be {FORMAT} (got {found}); a newer file needs a newer package")
     try:
         channels, height, width = content["image_shape"]
-        return Saved(_restored(content, device), content["learner"], content["network"], (channels, height, width))
+        return SavedLearner(
+            _restored(content, device), content["learner"], content["network"], (channels, height, width)
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: must describe a learner that this package knows ({error})") from error
 

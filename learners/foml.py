@@ -11,7 +11,7 @@ from learners.base import Diagnostics, Learner, Setting, at_least_one, documente
 from learners.batch import Batch
 from learners.networks.network import cross_entropy
 from learners.training.meta_gradient import OnlineStep, adjoint, online_step, unrolled
-from learners.training.optim import AdamZero, Moments, make
+from learners.training.optim import AdamZero, Moments, create_optimizer
 from learners.training.replay_buffer import ReplayBuffer
 
 
@@ -48,8 +48,8 @@ class FOML(Learner):
         self.network = setting.network
         self.phi, self.statistics = self.network.initial(setting.seeds)
         self.theta = self.phi
-        self.online_optimizer = make(options.online_optimizer, options.alpha1, options.adam_zero)
-        self.meta_optimizer = make(options.meta_optimizer, options.alpha2)
+        self.online_optimizer = create_optimizer(options.online_optimizer, options.alpha1, options.adam_zero)
+        self.meta_optimizer = create_optimizer(options.meta_optimizer, options.alpha2)
         self.moments = self.online_optimizer.initial(self.phi)
         self.meta_moments = self.meta_optimizer.initial(self.theta)
         self.window: deque[OnlineStep] = deque(maxlen=options.K)
@@ -130,7 +130,7 @@ class FOML(Learner):
         self.window.clear()
         for step in state["window"] if self.setting.images is not None else ():  # no images: loaded to predict only
             ids = step["ids"].cpu()  # where a batch has them, whatever the state was read onto
-            batch = Batch(self.setting.needed_images().gather(ids), step["y"], ids)
+            batch = Batch(self.setting.require_images().gather(ids), step["y"], ids)
             self.window.append(
                 self._online_step(batch, step["phi"], step["theta"], step["statistics"], Moments(*step["before"]))
             )

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_one, positive
 from learners.batch import Batch
 from learners.networks.network import Loss
-from learners.training.exemplars import ByClass, chosen, evenly, no_exemplars, with_points
+from learners.training.exemplars import ByClass, append_points, evenly_spaced, no_exemplars, select_exemplars
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
 from learners.training.update_budget import UpdateBudget
@@ -137,18 +137,18 @@ class ICaRL(Learner):
         ]
         for r, features in enumerate(self._features(candidates)):
             most = self.options.memory // int(self.known[r].sum())
-            self.exemplars[r] = chosen(self.exemplars[r], candidates[r], features, most)
+            self.exemplars[r] = select_exemplars(self.exemplars[r], candidates[r], features, most)
         self.task_start = self.replay.size
         self.means = self._class_means()
 
     def _points(self) -> list[ByClass]:
         """Per replicate and class, the exemplars and then the points of the task in progress."""
         labels = self.replay.labels(self.task_start)
-        return [with_points(old, own, self.task_start) for old, own in zip(self.exemplars, labels, strict=True)]
+        return [append_points(old, own, self.task_start) for old, own in zip(self.exemplars, labels, strict=True)]
 
     def _class_means(self) -> tuple[Tensor, Tensor]:
         """Unit vectors [R, C, F], and which classes [R, C] have one."""
-        points = [[evenly(one, self.options.mean_points) for one in by_class] for by_class in self._points()]
+        points = [[evenly_spaced(one, self.options.mean_points) for one in by_class] for by_class in self._points()]
         sums = torch.stack([torch.stack([z.sum(0) for z in by_class]) for by_class in self._features(points)])
         exist = torch.tensor([[len(one) > 0 for one in by_class] for by_class in points])
         return F.normalize(sums, dim=-1), exist.to(self.known.device)

@@ -124,7 +124,7 @@ class MOCA(Learner):
             self._move_statistics(batch)
             if self.batches % o.meta_every == 0:
                 diagnostics["window_loss"], window = self._meta_step()
-                self.belief = self.belief.renew(window.z, window.y, window.first)
+                self.belief = self.belief.recompute(window.z, window.y, window.first)
         return diagnostics
 
     @property
@@ -169,7 +169,7 @@ class MOCA(Learner):
     def _slide(self, batch: Batch, z: Tensor) -> Window:
         """Take the batch into the window; what has to leave it."""
         newest = Window(batch.x, batch.y, batch.ids, z, self.seen)
-        window = newest if self.window is None else self.window.followed_by(newest)
+        window = newest if self.window is None else self.window.append(newest)
         left, self.window = window.split(max(0, window.y.shape[1] - self.options.window))
         return left
 

@@ -43,7 +43,7 @@ class OnlineReplay(Learner):
 
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
-        return {"loss": self.model.learn(batch.joined(self.replay.sample(len(batch))))}
+        return {"loss": self.model.learn(batch.concatenate(self.replay.sample(len(batch))))}
 
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)

@@ -30,7 +30,7 @@ from orchestrator.tracking.runs import PARENT
 from streams.sources.decode import read_picture
 
 if TYPE_CHECKING:
-    from learners.checkpoint import Saved
+    from learners.checkpoint import SavedLearner
 
 _RUN_ID = re.compile(r"[0-9a-fA-F]{32}")
 _CHECKPOINTS = "checkpoint"
@@ -45,7 +45,7 @@ class Predictor:
     ``pictures_at_once``: 1, or 2 for a learner of pairs.
     """
 
-    saved: tuple[Saved, ...]
+    saved: tuple[SavedLearner, ...]
     kept: tuple[tuple[int, ...], ...]
 
     @property
@@ -156,7 +156,7 @@ def _no_such_step(step: int, there: Sequence[int], last: int | None) -> str:
     )
 
 
-def _kept_with(client: Any, configuration: str, run: str, step: int | None) -> list[Saved]:
+def _kept_with(client: Any, configuration: str, run: str, step: int | None) -> list[SavedLearner]:
     """Every stack's checkpoint of this step that a configuration's run has."""
     from mlflow.exceptions import MlflowException
 
@@ -196,7 +196,7 @@ def _files_of(client: Any, run_id: str, files: Sequence[str], step: int) -> list
     return [of_stack[step] for of_stack in by_stack.values()]
 
 
-def _checkpoint(path: Path, name: str) -> Saved:
+def _checkpoint(path: Path, name: str) -> SavedLearner:
     from learners import checkpoint
 
     try:
@@ -207,7 +207,7 @@ def _checkpoint(path: Path, name: str) -> Saved:
         raise OrchestratorError(fault(name, "", first_line(error).removeprefix(f"{path}: "))) from error
 
 
-def _predictor(saved: Sequence[Saved], seed: int | None = None) -> Predictor:
+def _predictor(saved: Sequence[SavedLearner], seed: int | None = None) -> Predictor:
     asked_for = [
         tuple(row for row, one in enumerate(each.learner.setting.seeds) if seed in (None, int(one))) for each in saved
     ]

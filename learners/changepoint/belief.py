@@ -87,7 +87,7 @@ class Belief(NamedTuple):
         counts, sums = self._statistics(z, y, first)
         return self._replace(settled_counts=self.settled_counts + counts, settled_sums=self.settled_sums + sums)
 
-    def renew(self, z: Tensor, y: Tensor, first: int) -> Belief:
+    def recompute(self, z: Tensor, y: Tensor, first: int) -> Belief:
         """Statistics made anew from what has settled and the window's points z [R, T, F], from number `first` on."""
         counts, sums = self._statistics(z, y, first)
         return self._replace(counts=self.settled_counts + counts, sums=self.settled_sums + sums)

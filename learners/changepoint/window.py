@@ -28,7 +28,7 @@ class Window(NamedTuple):
     z: Tensor
     first: int
 
-    def followed_by(self, newest: Window) -> Window:
+    def append(self, newest: Window) -> Window:
         """Both, one after the other."""
         x, y, ids, z = (torch.cat(pair, 1) for pair in zip(self[:4], newest[:4], strict=True))
         return Window(x, y, ids, z, self.first)

@@ -17,7 +17,7 @@ the gradient by y)
 Parameters (or a direction) are read from, and gradients written to, tensors given when a stage is made.
 
 A stage's tensors are made once for a shape of batch and written again and again; what a pass must remember it borrows
-(`Kept`, `FirstKept`). At these sizes, fresh memory and new views would cost as much as the arithmetic.
+(`StageMemory`, `FirstStageMemory`). At these sizes, fresh memory and new views would cost as much as the arithmetic.
 
 Axes: R replicates, c components, p places, T tiles (of all pictures), K filters, C channels.
 """
@@ -30,10 +30,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from learners.networks.winograd import BIAS, COMPONENTS, Tiles, output_map, weight_map
+from learners.networks.winograd import BIAS, COMPONENTS, TileTransform, output_map, weight_map
 
 
-class Layer:
+class ConvolutionViews:
     """Views of one convolution in flat parameters or their gradient, from weight [R, K·C·9] and bias [R, K]."""
 
     def __init__(self, weight: Tensor, bias: Tensor, channels: int) -> None:
@@ -43,7 +43,7 @@ class Layer:
         self.columns, self.biases = self.rows.transpose(1, 2), bias.unsqueeze(1)
 
 
-class Stack:
+class StackedMatrices:
     """A tensor [R, c, rows, columns] and the views that matrix products and linear maps over c take of it."""
 
     def __init__(self, whole: Tensor) -> None:
@@ -53,8 +53,8 @@ class Stack:
         self.vectors = whole.flatten(2)
 
 
-class Scratch:
-    """Memory that the stages use one after another and leave nothing in, kept small to stay in the cache."""
+class ScratchMemory:
+    """Memory that the stages use one after another and leave nothing in, small enough to stay in the cache."""
 
     def __init__(self, like: Tensor, products: int, half: int) -> None:
         self._products, self._half = like.new_empty(products), like.new_empty(half)
@@ -66,7 +66,7 @@ class Scratch:
         return self._half[: prod(shape)].view(shape)
 
 
-class Selection:
+class MaxPoolReLU:
     """Max-pool and ReLU of the four places of a tile, [R, 4, T, K] → [R, T, K], with the choice as numbers 1 and 0.
 
     The first of equal places is taken, and nothing passes at 0, as PyTorch has it.
@@ -95,14 +95,16 @@ class Selection:
         torch.sub(lower, fourth, out=third)
 
 
-class FirstStage:
+class FirstConvStage:
     """The stage that sees the pictures: few channels, and nothing asks for the gradient by them.
 
     Its components are the four places, its patches the 3×3×C inputs of each output and a 1 for the bias; all places
     share their weights, so that one product serves the four.
     """
 
-    def __init__(self, x_shape: Sequence[int], parameters: Layer, gradient: Layer, scratch: Scratch) -> None:
+    def __init__(
+        self, x_shape: Sequence[int], parameters: ConvolutionViews, gradient: ConvolutionViews, scratch: ScratchMemory
+    ) -> None:
         R, N, C, H, W = x_shape
         h, w = H // 2, W // 2
         self.channels, self._parameters, self._gradient = C, parameters, gradient
@@ -126,37 +128,37 @@ class FirstStage:
         )
         self._bias, self._by_bias = self._weights[:, -1], self._by_weights[:, -1]
 
-    def forward(self, kept: FirstKept, x: Tensor) -> None:
+    def forward(self, memory: FirstStageMemory, x: Tensor) -> None:
         """Write `values`, for pictures [R, N, C, H, W]."""
         self._interior.copy_(x[..., self._used[0], self._used[1]])
-        for rows, windows in kept.windows:
+        for rows, windows in memory.windows:
             rows.copy_(windows)
         self._set_weights()
-        torch.bmm(kept.patches, self._weights, out=kept.products)
-        kept.pool.run()
+        torch.bmm(memory.patches, self._weights, out=memory.products)
+        memory.pool.run()
 
-    def backward(self, kept: FirstKept) -> None:
+    def backward(self, memory: FirstStageMemory) -> None:
         """Write the gradient, from `by_values`. Serves tangents as it is."""
-        torch.mul(kept.selection, self._slope, out=self.places)
-        torch.bmm(kept.patches_t, self._products, out=self._by_weights)
+        torch.mul(memory.selection, self._slope, out=self.places)
+        torch.bmm(memory.patches_t, self._products, out=self._by_weights)
         self._gradient.kernels.copy_(self._by_kernels)
         self._gradient.bias.copy_(self._by_bias)
 
-    def tangent(self, kept: FirstKept) -> None:
+    def tangent(self, memory: FirstStageMemory) -> None:
         """Write the tangent of the values into `values`."""
         self._set_weights()
-        torch.bmm(kept.patches, self._weights, out=self._products)
-        torch.sum(self.places.mul_(kept.selection), 1, out=self.values)
+        torch.bmm(memory.patches, self._weights, out=self._products)
+        torch.sum(self.places.mul_(memory.selection), 1, out=self.values)
 
     def _set_weights(self) -> None:
         self._kernels.copy_(self._parameters.kernels)
         self._bias.copy_(self._parameters.bias)
 
 
-class FirstKept:
+class FirstStageMemory:
     """What the first stage keeps of a pass: patches [R, 4·T, 9·C + 1] and selection [R, 4, T, K]."""
 
-    def __init__(self, stage: FirstStage) -> None:
+    def __init__(self, stage: FirstConvStage) -> None:
         R, _, _, N, h, w, _, _ = stage.windows.shape
         C = stage.channels
         self.patches = stage.values.new_ones(R, 4 * N * h * w, 9 * C + 1)
@@ -166,13 +168,15 @@ class FirstKept:
         self.windows = list(zip(windows.unbind(-2), stage.windows.unbind(-2), strict=True))
         self.selection = torch.empty_like(stage.places)
         self.products = self.selection.flatten(1, 2)
-        self.pool = Selection(self.selection, stage.values, stage.pairs)
+        self.pool = MaxPoolReLU(self.selection, stage.values, stage.pairs)
 
 
-class Stage:
+class ConvStage:
     """A stage in the middle, its convolution in Winograd's components. Reads x, writes the gradient by it."""
 
-    def __init__(self, x: Tensor, by_x: Tensor, parameters: Layer, gradient: Layer, scratch: Scratch) -> None:
+    def __init__(
+        self, x: Tensor, by_x: Tensor, parameters: ConvolutionViews, gradient: ConvolutionViews, scratch: ScratchMemory
+    ) -> None:
         R, N, H, W, C = x.shape
         T, filters = N * (H // 2) * (W // 2), parameters.bias.shape[1]
         self._x, self._half = x, scratch.half(R, 4, N, H, W // 2, C)
@@ -186,62 +190,62 @@ class Stage:
         self._kernel_map = weight_map(x).t().contiguous().expand(R, -1, -1)
         self._by_kernels = x.new_empty(R, 9, filters * C)
         self._by_kernels_t = self._by_kernels.transpose(1, 2)
-        self._products = Stack(scratch.products(R, COMPONENTS, T, filters))
+        self._products = StackedMatrices(scratch.products(R, COMPONENTS, T, filters))
         self._bias = self._products.whole[:, BIAS]
-        self.places = Stack(x.new_empty(R, 4, T, filters))
-        self.weights, self._by_weights = (Stack(x.new_empty(R, COMPONENTS, filters, C)) for _ in range(2))
-        self.patches = Stack(x.new_empty(R, COMPONENTS, T, C))
-        self._cutting, self._pasting = self.tiles(self.patches), Tiles(by_x, self.patches.whole, self._half)
+        self.places = StackedMatrices(x.new_empty(R, 4, T, filters))
+        self.weights, self._by_weights = (StackedMatrices(x.new_empty(R, COMPONENTS, filters, C)) for _ in range(2))
+        self.patches = StackedMatrices(x.new_empty(R, COMPONENTS, T, C))
+        self._cutting, self._pasting = self.tiles(self.patches), TileTransform(by_x, self.patches.whole, self._half)
         # `tangent` leaves the selection here in components, for `tangent_backward` to make the pass's products of it.
-        self._selection = Stack(torch.empty_like(self._products.whole))
+        self._selection = StackedMatrices(torch.empty_like(self._products.whole))
 
-    def tiles(self, patches: Stack) -> Tiles:
+    def tiles(self, patches: StackedMatrices) -> TileTransform:
         """Cuts x into these patches."""
-        return Tiles(self._x, patches.whole, self._half)
+        return TileTransform(self._x, patches.whole, self._half)
 
-    def forward(self, kept: Kept) -> None:
+    def forward(self, memory: StageMemory) -> None:
         """Write `values`."""
-        kept.tiles.cut()
-        self._transform(kept.weights)
-        torch.bmm(kept.patches.matrices, kept.weights.transposed, out=self._products.matrices)
+        memory.tiles.forward()
+        self._transform(memory.weights)
+        torch.bmm(memory.patches.matrices, memory.weights.transposed, out=self._products.matrices)
         self._bias.add_(self._parameters.biases)
-        torch.bmm(self._output_map, self._products.vectors, out=kept.selection.vectors)
-        kept.pool.run()
+        torch.bmm(self._output_map, self._products.vectors, out=memory.selection.vectors)
+        memory.pool.run()
 
-    def backward(self, kept: Kept) -> None:
+    def backward(self, memory: StageMemory) -> None:
         """From `by_values`: write the gradient, and that by x."""
-        kept.slope.copy_(self.slope)
-        torch.mul(kept.selection.whole, self.slope, out=self.places.whole)
+        memory.slope.copy_(self.slope)
+        torch.mul(memory.selection.whole, self.slope, out=self.places.whole)
         torch.bmm(self._selection_map, self.places.vectors, out=self._products.vectors)
-        torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
+        torch.bmm(self._products.transposed, memory.patches.matrices, out=self._by_weights.matrices)
         self._write()
-        torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
-        self._pasting.paste()
+        torch.bmm(self._products.matrices, memory.weights.matrices, out=self.patches.matrices)
+        self._pasting.transpose()
 
-    def tangent(self, kept: Kept) -> None:
+    def tangent(self, memory: StageMemory) -> None:
         """Write the tangent of the values into `values`, from that of x."""
-        self._cutting.cut()
+        self._cutting.forward()
         self._transform(self.weights)
-        torch.bmm(kept.patches.matrices, self.weights.transposed, out=self._products.matrices)
-        self._products.matrices.baddbmm_(self.patches.matrices, kept.weights.transposed)
+        torch.bmm(memory.patches.matrices, self.weights.transposed, out=self._products.matrices)
+        self._products.matrices.baddbmm_(self.patches.matrices, memory.weights.transposed)
         self._bias.add_(self._parameters.biases)
         # Here and in `tangent_backward` the selection is needed three times: so it is taken to the components, once.
-        torch.bmm(self._selection_map, kept.selection.vectors, out=self._selection.vectors)
+        torch.bmm(self._selection_map, memory.selection.vectors, out=self._selection.vectors)
         torch.sum(self._products.whole.mul_(self._selection.whole), 1, out=self.values)
 
-    def tangent_backward(self, kept: Kept) -> None:
+    def tangent_backward(self, memory: StageMemory) -> None:
         """The tangent of `backward`, straight after `tangent`, whose patches, weights and selection it uses."""
         torch.mul(self._selection.whole, self.slope, out=self._products.whole)
         constant = self._selection  # from here on μ
-        constant.whole.mul_(kept.slope)
-        torch.bmm(self._products.transposed, kept.patches.matrices, out=self._by_weights.matrices)
+        constant.whole.mul_(memory.slope)
+        torch.bmm(self._products.transposed, memory.patches.matrices, out=self._by_weights.matrices)
         self._by_weights.matrices.baddbmm_(constant.transposed, self.patches.matrices)
         self._write()
-        torch.bmm(self._products.matrices, kept.weights.matrices, out=self.patches.matrices)
+        torch.bmm(self._products.matrices, memory.weights.matrices, out=self.patches.matrices)
         self.patches.matrices.baddbmm_(constant.matrices, self.weights.matrices)
-        self._pasting.paste()
+        self._pasting.transpose()
 
-    def _transform(self, weights: Stack) -> None:
+    def _transform(self, weights: StackedMatrices) -> None:
         torch.bmm(self._weight_map, self._parameters.columns, out=weights.vectors)
 
     def _write(self) -> None:
@@ -251,13 +255,13 @@ class Stage:
         torch.sum(self._bias, 1, out=self._gradient.bias)
 
 
-class Kept:
+class StageMemory:
     """What a stage keeps of a pass: patches, weights, selection [R, 4, T, K] and the gradient by its values."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ConvStage) -> None:
         self.patches, self.weights, self.selection = (
-            Stack(torch.empty_like(stack.whole)) for stack in (stage.patches, stage.weights, stage.places)
+            StackedMatrices(torch.empty_like(stack.whole)) for stack in (stage.patches, stage.weights, stage.places)
         )
         self.slope = torch.empty_like(stage.slope)
         self.tiles = stage.tiles(self.patches)
-        self.pool = Selection(self.selection.whole, stage.values, stage.pairs)
+        self.pool = MaxPoolReLU(self.selection.whole, stage.values, stage.pairs)

@@ -5,7 +5,7 @@ import os
 import torch
 
 
-def settle(device: torch.device | str) -> None:
+def enable(device: torch.device | str) -> None:
     """For the whole process: sums in the same order every time, and on a GPU float32 products in float32 (no TF32).
 
     On the CPU, several threads add up some derivatives (of `gather`, of indexing) in the order in which they happen to

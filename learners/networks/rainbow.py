@@ -9,15 +9,22 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from learners.networks.conv_stages import FirstKept, FirstStage, Kept, Layer, Scratch, Stage
+from learners.networks.conv_stages import (
+    ConvolutionViews,
+    ConvStage,
+    FirstConvStage,
+    FirstStageMemory,
+    ScratchMemory,
+    StageMemory,
+)
 
 
 @dataclass
-class Memory:
+class PassMemory:
     """What the stages keep of one pass."""
 
-    first: FirstKept
-    rest: list[Kept]
+    first: FirstStageMemory
+    rest: list[StageMemory]
 
 
 class RainbowStages:
@@ -36,36 +43,39 @@ class RainbowStages:
         self.head, self.by_head = (t.view(R, classes, features) for t in (self.head, self.by_head))
         self.head_bias = self.head_bias.unsqueeze(1)
         layers = [
-            (Layer(parts[2 * i], parts[2 * i + 1], c), Layer(by_parts[2 * i], by_parts[2 * i + 1], c))
+            (
+                ConvolutionViews(parts[2 * i], parts[2 * i + 1], c),
+                ConvolutionViews(by_parts[2 * i], by_parts[2 * i + 1], c),
+            )
             for i, c in enumerate(widths[:-1])
         ]
         sizes_of_rest = [(H >> i, W >> i, c, k) for i, (c, k) in enumerate(pairwise(widths)) if i > 0]
-        scratch = Scratch(
+        scratch = ScratchMemory(
             like,
             R * N * max(H * W * filters[0], *(16 * (h // 2) * (w // 2) * k for h, w, _, k in sizes_of_rest)),
             R * N * max(4 * h * (w // 2) * c for h, w, c, _ in sizes_of_rest),
         )
-        self.first = FirstStage(x_shape, *layers[0], scratch)
-        self.rest: list[Stage] = []
+        self.first = FirstConvStage(x_shape, *layers[0], scratch)
+        self.rest: list[ConvStage] = []
         values, by_values = self.first.values, self.first.by_values
         for (h, w, c, _), layer in zip(sizes_of_rest, layers[1:], strict=True):
             shape = (R, N, h, w, c)
-            stage = Stage(values.view(shape), by_values.view(shape), *layer, scratch)
+            stage = ConvStage(values.view(shape), by_values.view(shape), *layer, scratch)
             self.rest.append(stage)
             values, by_values = stage.values, stage.by_values
         self.values, self.by_values = (t.view(R, N, -1, features) for t in (values, by_values))
-        self._free: list[Memory] = []
+        self._free: list[PassMemory] = []
 
-    def borrow(self) -> Memory:
+    def borrow(self) -> PassMemory:
         if self._free:
             return self._free.pop()
-        return Memory(FirstKept(self.first), [Kept(stage) for stage in self.rest])
+        return PassMemory(FirstStageMemory(self.first), [StageMemory(stage) for stage in self.rest])
 
-    def give_back(self, memory: Memory) -> None:
+    def give_back(self, memory: PassMemory) -> None:
         self._free.append(memory)
 
 
-class RainbowSweeps:
+class RainbowPass:
     """One pass through the stages, and what the three sweeps after it need of it."""
 
     def __init__(self, stages: RainbowStages, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
@@ -73,8 +83,8 @@ class RainbowSweeps:
         self._memory = memory = stages.borrow()
         stages.parameters.copy_(phi)
         stages.first.forward(memory.first, x)
-        for stage, kept in zip(stages.rest, memory.rest, strict=True):
-            stage.forward(kept)
+        for stage, stage_memory in zip(stages.rest, memory.rest, strict=True):
+            stage.forward(stage_memory)
         self.features, self._head = self._mean(), stages.head.clone()
         self.logits = torch.baddbmm(stages.head_bias, self.features, self._head.transpose(1, 2))
 
@@ -98,8 +108,8 @@ class RainbowSweeps:
     def _backward(self, by_features: Tensor, gradient: Tensor) -> None:
         stages, memory = self._stages, self._memory
         self._leave(by_features)
-        for stage, kept in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
-            stage.backward(kept)
+        for stage, stage_memory in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
+            stage.backward(stage_memory)
         stages.first.backward(memory.first)
         gradient.copy_(stages.gradient)
 
@@ -108,8 +118,8 @@ class RainbowSweeps:
         stages, memory = self._stages, self._memory
         stages.parameters.copy_(v)
         stages.first.tangent(memory.first)
-        for stage, kept in zip(stages.rest, memory.rest, strict=True):
-            stage.tangent(kept)
+        for stage, stage_memory in zip(stages.rest, memory.rest, strict=True):
+            stage.tangent(stage_memory)
         self._features_dot = self._mean()
         logits = torch.baddbmm(stages.head_bias, self.features, stages.head.transpose(1, 2))
         return logits.baddbmm_(self._features_dot, self._head.transpose(1, 2))
@@ -121,8 +131,8 @@ class RainbowSweeps:
         stages.by_head.baddbmm_(self._slope.transpose(1, 2), self._features_dot)
         torch.sum(slope, 1, out=stages.by_head_bias)
         self._leave(torch.bmm(slope, self._head).baddbmm_(self._slope, stages.head))
-        for stage, kept in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
-            stage.tangent_backward(kept)
+        for stage, stage_memory in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
+            stage.tangent_backward(stage_memory)
         stages.first.backward(memory.first)
         product.copy_(stages.gradient)
 

@@ -29,7 +29,7 @@ EPSILON, MOMENTUM = 1e-5, 0.1  # nn.BatchNorm2d's defaults
 Named = dict[str, Tensor]
 
 
-class Parameters(NamedTuple):
+class LayerParameters(NamedTuple):
     """Of one layer, or their tangents or gradients: weight [R·K, C, 3, 3], the others [R·K]."""
 
     weight: Tensor
@@ -38,10 +38,10 @@ class Parameters(NamedTuple):
     beta: Tensor
 
 
-class Layer:
+class SiameseLayer:
     """One layer in one pass: what it computed, and its three later sweeps."""
 
-    def __init__(self, parameters: Parameters, groups: int, pooled: bool) -> None:
+    def __init__(self, parameters: LayerParameters, groups: int, pooled: bool) -> None:
         self._w, self._groups, self._pooled = parameters, groups, pooled
 
     def forward(self, x: Tensor, running_mean: Tensor, running_variance: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Layer:
         y = _combined(w.beta - scale * running_mean, (self._convolved(x, w.weight, w.bias).relu_(), scale))
         return torch.max_pool2d(y, 2) if self._pooled else y
 
-    def backward(self, by_y: Tensor, first: bool) -> tuple[Tensor | None, Parameters]:
+    def backward(self, by_y: Tensor, first: bool) -> tuple[Tensor | None, LayerParameters]:
         """The gradients by x (None for the `first` layer) and by the parameters."""
         self._u = self._unpooled(by_y)
         self._sum_u, self._sum_nu = _sum(self._u), _sum(self._normal * self._u)
@@ -83,9 +83,9 @@ class Layer:
         by_x, by_weight, by_bias = self._convolved_backward(
             self._delta, self._x, self._w.weight, [not first, True, True]
         )
-        return by_x, Parameters(by_weight, by_bias, self._sum_nu, self._sum_u)
+        return by_x, LayerParameters(by_weight, by_bias, self._sum_nu, self._sum_u)
 
-    def tangent(self, x_dot: Tensor | None, dot: Parameters) -> Tensor:
+    def tangent(self, x_dot: Tensor | None, dot: LayerParameters) -> Tensor:
         """The tangent of y; x_dot is None where x is constant."""
         self._x_dot, self._dot = x_dot, dot
         convolved = self._convolved(self._x, dot.weight, dot.bias)
@@ -98,7 +98,7 @@ class Layer:
         y_dot = _combined(dot.beta - scale * self._mean_a_dot, (self._a_dot, scale), (self._normal, self._kappa))
         return _gather(y_dot, self._taken) if self._pooled else y_dot
 
-    def tangent_backward(self, by_y_dot: Tensor) -> tuple[Tensor | None, Parameters]:
+    def tangent_backward(self, by_y_dot: Tensor) -> tuple[Tensor | None, LayerParameters]:
         """The tangent of `backward`; straight after `tangent`."""
         m, rho, normal = self._m, self._rho, self._normal
         scale, kappa = self._w.gamma * rho, self._kappa * rho
@@ -128,7 +128,7 @@ class Layer:
             )
             by_x += more_x
             by_weight = by_weight + more_weight
-        return by_x, Parameters(by_weight, by_bias, sum_nu_dot + crossed, sum_u_dot)
+        return by_x, LayerParameters(by_weight, by_bias, sum_nu_dot + crossed, sum_u_dot)
 
     def _convolved(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return torch.conv2d(x, weight, bias, padding=1, groups=self._groups)
@@ -154,7 +154,7 @@ class Layer:
         return by_values
 
 
-class SiameseSweeps:
+class SiamesePass:
     """One pass through the layers, and the three sweeps after it.
 
     `running` names parts of `statistics`; in training they are moved, otherwise used.
@@ -174,7 +174,7 @@ class SiameseSweeps:
         self._replicates, self._unflatten = R, unflatten
         named = unflatten(phi)
         depth = sum(name.startswith("convolutions") for name in named) // 2
-        self._layers = [Layer(_parameters(named, i), R, i % 2 == 1) for i in range(depth)]
+        self._layers = [SiameseLayer(_parameters(named, i), R, i % 2 == 1) for i in range(depth)]
         y = x.permute(1, 2, 0, 3, 4, 5).flatten(2, 3).flatten(0, 1).contiguous(memory_format=torch.channels_last)
         for i, layer in enumerate(self._layers):
             mean, variance = (running[f"norms.{i}.running_{which}"] for which in ("mean", "var"))
@@ -251,13 +251,13 @@ class SiameseSweeps:
         return pair.expand(self._shape).contiguous(memory_format=torch.channels_last)
 
 
-def _parameters(named: Named, i: int) -> Parameters:
+def _parameters(named: Named, i: int) -> LayerParameters:
     weight = named[f"convolutions.{i}.weight"].flatten(0, 1).contiguous(memory_format=torch.channels_last)
     rest = (f"convolutions.{i}.bias", f"norms.{i}.weight", f"norms.{i}.bias")
-    return Parameters(weight, *(named[name].flatten() for name in rest))
+    return LayerParameters(weight, *(named[name].flatten() for name in rest))
 
 
-def _write(named: Named, i: int, values: Parameters) -> None:
+def _write(named: Named, i: int, values: LayerParameters) -> None:
     names = (f"convolutions.{i}.weight", f"convolutions.{i}.bias", f"norms.{i}.weight", f"norms.{i}.bias")
     for name, value in zip(names, values, strict=True):
         named[name].copy_(value.view(named[name].shape))

@@ -20,8 +20,8 @@ from torch import Tensor
 from learners.networks.architectures import EmbeddingNet, RainbowNet
 from learners.networks.cuda_graphs import Recorder
 from learners.networks.network import CrossEntropy, EmbeddingPass, Loss, Network, TrainingPass, _unflatten
-from learners.networks.rainbow import RainbowStages, RainbowSweeps
-from learners.networks.siamese import SiameseSweeps
+from learners.networks.rainbow import RainbowPass, RainbowStages
+from learners.networks.siamese import SiamesePass
 
 _PICTURES_AT_ONCE = 16
 """Predictions on a CPU go through in batches of at most this size, so that activations stay in the cache."""
@@ -32,7 +32,7 @@ _SHAPES = {"cpu": 24, "cuda": 6}
 batches, and has one shape for each size of them.)"""
 
 
-class Sweeps(Protocol):
+class HessianVectorPass(Protocol):
     """A forward sweep for some replicates that has been made, and those that may follow."""
 
     features: Tensor
@@ -140,7 +140,7 @@ class TangentEmbeddingPass(EmbeddingPass):
 
     def __init__(self, network: TangentNetwork, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
         self._network, self._phi = network, phi
-        self._sweeps: list[tuple[slice, list[Sweeps]]] = []
+        self._sweeps: list[tuple[slice, list[HessianVectorPass]]] = []
         with torch.no_grad():
             for rows in network.groups(phi):
                 # With batch norm in training, features depend on all of the batch.
@@ -181,7 +181,7 @@ class TangentNetwork(Network):
         return [slice(r, r + 1) for r in range(replicates)] if phi.device.type == "cpu" else [slice(0, replicates)]
 
     @abstractmethod
-    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Sweeps:
+    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> HessianVectorPass:
         """The forward sweep of a training pass."""
 
     def parts(self, x: Tensor) -> Sequence[Tensor]:
@@ -191,7 +191,7 @@ class TangentNetwork(Network):
         return parts
 
     @abstractmethod
-    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Sweeps:
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> HessianVectorPass:
         """The forward sweep of a prediction, by the running statistics."""
 
     def training_pass(
@@ -223,7 +223,9 @@ class TangentNetwork(Network):
         return self._predicted(phi, statistics, x, lambda sweeps: sweeps.features)
 
     @torch.no_grad()
-    def _predicted(self, phi: Tensor, statistics: Tensor, x: Tensor, wanted: Callable[[Sweeps], Tensor]) -> Tensor:
+    def _predicted(
+        self, phi: Tensor, statistics: Tensor, x: Tensor, wanted: Callable[[HessianVectorPass], Tensor]
+    ) -> Tensor:
         if self.recorder is not None:
             recorded = self.recorder.sweeps(self.predict, (phi, statistics, x))
             if recorded is not None:
@@ -245,10 +247,10 @@ class RainbowTangent(TangentNetwork):
         self._made: dict[torch.Size, RainbowStages] = {}
         self.classes = self._parameters["head.bias"].numel()
 
-    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> RainbowSweeps:
-        return RainbowSweeps(self._stages(phi, x), phi, statistics, x)
+    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> RainbowPass:
+        return RainbowPass(self._stages(phi, x), phi, statistics, x)
 
-    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> RainbowSweeps:
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> RainbowPass:
         return self.sweeps(phi, statistics, x)
 
     def _stages(self, phi: Tensor, x: Tensor) -> RainbowStages:
@@ -263,15 +265,15 @@ class RainbowTangent(TangentNetwork):
 class SiameseTangent(TangentNetwork):
     """The Siamese network by hand: `learners.networks.siamese`."""
 
-    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> SiameseSweeps:
+    def sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor) -> SiamesePass:
         return self._sweeps(phi, statistics.clone(), x, training=True)
 
-    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> SiameseSweeps:
+    def predict(self, phi: Tensor, statistics: Tensor, x: Tensor) -> SiamesePass:
         return self._sweeps(phi, statistics, x, training=False)
 
-    def _sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool) -> SiameseSweeps:
+    def _sweeps(self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool) -> SiamesePass:
         running = _unflatten(statistics, self._statistics)
-        return SiameseSweeps(self._unflatten_parameters, phi, statistics, running, x, training)
+        return SiamesePass(self._unflatten_parameters, phi, statistics, running, x, training)
 
     def _unflatten_parameters(self, flat: Tensor) -> dict[str, Tensor]:
         return _unflatten(flat, self._parameters)

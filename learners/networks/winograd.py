@@ -41,8 +41,8 @@ def output_map(like: Tensor) -> Tensor:
     return torch.kron(a, a)
 
 
-class _Axis:
-    """Tiles along one axis: tile j has pixels 2j − 1, 2j, 2j + 1 and 2j + 2 as d0 … d3, 0 where there is none.
+class _AxisTransform:
+    """TileTransform along one axis: tile j has pixels 2j − 1, 2j, 2j + 1 and 2j + 2 as d0 … d3, 0 where there is none.
 
     `pixels` lie along `axis`, and so do the tiles of the four `components`, which are stacked in dimension `at`. A last
     odd pixel begins no tile.
@@ -66,7 +66,7 @@ class _Axis:
         self._d3_and_d1, self._v3_before = even.narrow(axis, 1, tiles - 1), self._v3.narrow(axis, 0, tiles - 1)
         self._beyond = (even.select(axis, tiles), self._v3.select(axis, tiles - 1)) if pairs == tiles else None
 
-    def cut(self) -> None:
+    def forward(self) -> None:
         """Components from pixels: Bᵀ."""
         torch.sub(self._d0, self._d2_with_d0, out=self._v0_with_d0)
         torch.neg(self._first[1], out=self._first[0])
@@ -76,7 +76,7 @@ class _Axis:
         torch.add(self._d1, self._d2, out=self._v1)
         torch.sub(self._d2, self._d1, out=self._v2)
 
-    def paste(self) -> None:
+    def transpose(self) -> None:
         """Pixels from components, overlapping tiles added: B."""
         torch.sub(self._v1, self._v2, out=self._d1).add_(self._v3)
         self._d3_and_d1.sub_(self._v3_before)
@@ -86,7 +86,7 @@ class _Axis:
         self._d0.add_(self._v0_with_d0)
 
 
-class Tiles:
+class TileTransform:
     """The way from pictures [R, N, H, W, C] to their tiles [R, 16, T, C], T = N ⌊H/2⌋ ⌊W/2⌋, and its transpose.
 
     `half` [R, 4, N, H, ⌊W/2⌋, C] is scratch space. A last odd row or column of outputs is dropped, as by max-pool.
@@ -94,15 +94,15 @@ class Tiles:
 
     def __init__(self, pictures: Tensor, tiles: Tensor, half: Tensor) -> None:
         R, N, H, W, C = pictures.shape
-        self._columns = _Axis(pictures, half, 1, 3)
-        self._rows = _Axis(half, tiles.view(R, 4, 4, N, H // 2, W // 2, C), 1, 3)
+        self._columns = _AxisTransform(pictures, half, 1, 3)
+        self._rows = _AxisTransform(half, tiles.view(R, 4, 4, N, H // 2, W // 2, C), 1, 3)
 
-    def cut(self) -> None:
+    def forward(self) -> None:
         """Write the tiles, from the pictures."""
-        self._columns.cut()
-        self._rows.cut()
+        self._columns.forward()
+        self._rows.forward()
 
-    def paste(self) -> None:
+    def transpose(self) -> None:
         """Write the pictures, by the transpose of `cut`."""
-        self._rows.paste()
-        self._columns.paste()
+        self._rows.transpose()
+        self._columns.transpose()

@@ -16,17 +16,17 @@ def no_exemplars(classes: int) -> ByClass:
     return [torch.empty(0, dtype=torch.int64)] * classes
 
 
-def with_points(exemplars: ByClass, labels: Tensor, start: int) -> ByClass:
+def append_points(exemplars: ByClass, labels: Tensor, start: int) -> ByClass:
     """Each class's exemplars, then its points among those with these labels [n], which begin at position `start`."""
     return [torch.cat([old, start + (labels == c).nonzero()[:, 0]]) for c, old in enumerate(exemplars)]
 
 
-def evenly(points: Tensor, most: int) -> Tensor:
+def evenly_spaced(points: Tensor, most: int) -> Tensor:
     """At most that many of the points, the first and the last among them."""
     return points if len(points) <= most else points[torch.linspace(0, len(points) - 1, most).round().long()]
 
 
-def chosen(exemplars: ByClass, candidates: ByClass, features: Sequence[Tensor], most: int) -> ByClass:
+def select_exemplars(exemplars: ByClass, candidates: ByClass, features: Sequence[Tensor], most: int) -> ByClass:
     """Exemplars after a task: at most `most` of each class, the most telling first.
 
     A class with candidates (features [n_c, F]) chooses anew; one without keeps the first of its list (Algorithm 5).

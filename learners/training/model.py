@@ -11,7 +11,7 @@ from torch import Tensor
 from learners.batch import Batch
 from learners.networks.network import Loss, Network, cross_entropy
 from learners.state import Stateful
-from learners.training.optim import Optimizer, make
+from learners.training.optim import Optimizer, create_optimizer
 
 
 class Model(Stateful):
@@ -34,7 +34,7 @@ class Model(Stateful):
         purpose: str = "network",
     ) -> Model:
         """Newly drawn weights; with the default purpose, the ones that every learner of these seeds starts from."""
-        return cls(network, *network.initial(seeds, purpose), make(optimizer, rate))
+        return cls(network, *network.initial(seeds, purpose), create_optimizer(optimizer, rate))
 
     def copy(self, optimizer: Optimizer | None = None) -> Model:
         """The same weights with a fresh optimiser's state."""

@@ -148,6 +148,6 @@ def _root(s: Tensor) -> Tensor:
     return s.masked_fill(dead, 1).sqrt().masked_fill(dead, 0)
 
 
-def make(name: Literal["adam", "sgd"], rate: float, zero: AdamZero = "mask") -> Optimizer:
+def create_optimizer(name: Literal["adam", "sgd"], rate: float, zero: AdamZero = "mask") -> Optimizer:
     """The optimiser called `name` at this rate."""
     return Adam(rate, zero=zero) if name == "adam" else SGD(rate)

@@ -215,7 +215,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         with disk_full_as_error(self._folder):
             if run.finished or run.batches in self._kept:
                 path = self._folder / (trial_files.LEARNER_FILE if run.finished else retention.file_name(run.batches))
-                if advances or not checkpoint.is_whole(path):
+                if advances or not checkpoint.is_intact(path):
                     checkpoint.save(path, config["learner"], run.learner, config["network"], self._store.shape)
             if advances:
                 keep = () if plan is None else plan.kept_steps

@@ -58,7 +58,7 @@ def assemble(
     `network` is chosen by the store if None. `source` replaces the direct reading of the store. With a GPU for `device`
     the whole process is told to compute so that a run can be repeated (`learners.networks.determinism`).
     """
-    determinism.settle(device)
+    determinism.enable(device)
     images = image_table(store, device, dtype)
     name = network or build.default_for(store.images_per_datapoint)
     source = source or StoreSource(store, seeds, schedule or Sequential())
@@ -100,7 +100,7 @@ class OnlineProtocol:
     def __init__(self, learner: learners.Learner, source: Source) -> None:
         self.learner, self._source = learner, source
         self._setting = learner.setting
-        self._images = self._setting.needed_images()
+        self._images = self._setting.require_images()
         self._shape = source.shape()
         if learner.needs_boundaries and not self._shape.has_boundaries:
             raise OrchestratorError(f"{type(learner).__name__}: needs task boundaries, and this stream has none")

@@ -151,7 +151,7 @@ def is_intact(path: Path) -> bool:
     """Whether a file of `torch.save` exists and matches its checksums."""
     from learners import checkpoint  # imports torch
 
-    return checkpoint.is_whole(path)
+    return checkpoint.is_intact(path)
 
 
 def _newest_intact(
@@ -191,9 +191,9 @@ def _first_intact(paths: list[Path], map_location: torch.device | str) -> tuple[
 def _read(path: Path, map_location: torch.device | str) -> Chunk:
     import torch
 
-    from learners.checkpoint import check_whole
+    from learners.checkpoint import check_intact
 
-    check_whole(path)
+    check_intact(path)
     content = torch.load(path, map_location=map_location, weights_only=True)
     if content["format"] != FORMAT:
         raise ValueError(f"format must be {FORMAT} (got {content['format']})")

@@ -70,7 +70,7 @@ def test_a_flipped_bit_never_makes_another_learner(saved: Path, rainbow) -> None
         flipped = bytearray(whole)
         flipped[place] ^= 1
         saved.write_bytes(flipped)
-        if checkpoint.is_whole(saved):
+        if checkpoint.is_intact(saved):
             assert torch.equal(checkpoint.load(saved).predict(x), expected)
             continue
         refused += 1

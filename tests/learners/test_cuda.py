@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from learners import checkpoint, names
+from learners.networks import determinism
 from learners.networks.build import build
-from learners.networks.determinism import settle
 from learners.networks.network import cross_entropy
 from tests.learners.test_contract import assert_same_bits, leaves, stored
 
@@ -22,7 +22,7 @@ STEPS = 10  # of five points: two tasks of four batches and the beginning of a t
 
 @pytest.fixture(scope="module", autouse=True)
 def _settled() -> None:
-    settle("cuda")
+    determinism.enable("cuda")
 
 
 @pytest.fixture(params=["rainbow", "siamese"])

@@ -43,7 +43,7 @@ def shown(learner: Learner, ids: list[int], labels: list[int]) -> Batch:
     """A batch of these pictures, the same for every replicate."""
     shape = (learner.setting.replicates, len(ids))
     made = torch.tensor(ids).expand(shape).unsqueeze(-1)
-    return Batch(learner.setting.needed_images().gather(made), torch.tensor(labels).expand(shape), made)
+    return Batch(learner.setting.require_images().gather(made), torch.tensor(labels).expand(shape), made)
 
 
 def unit(degrees: float) -> Tensor:

@@ -199,7 +199,7 @@ class TestBelief:
         belief = Belief(*(part[:, rows] for part in belief))
         assert belief.sums.flatten().tolist() == [15, 14, 9, 0]
         old, y = torch.tensor([[[0.0], [1.0], [2.0]]], dtype=D), torch.zeros(1, 3, dtype=torch.int64)
-        belief = belief.settle(old, y, 0).renew(torch.tensor([[[30.0], [40.0], [50.0]]], dtype=D), y, 3)
+        belief = belief.settle(old, y, 0).recompute(torch.tensor([[[30.0], [40.0], [50.0]]], dtype=D), y, 3)
         assert belief.settled_sums.flatten().tolist() == [3, 2, 0, 0]
         assert belief.sums.flatten().tolist() == [123, 122, 90, 0]
         assert belief.counts.flatten().tolist() == [6, 4, 2, 0]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from learners.training.optim import SGD, Adam, Cotangents, Moments, make
+from learners.training.optim import SGD, Adam, Cotangents, Moments, create_optimizer
 
 
 def gradients(steps: int, shape: tuple[int, ...] = (2, 7)) -> list[torch.Tensor]:
@@ -16,7 +16,7 @@ def test_steps_equal_torch_optim(name: str) -> None:
     start = torch.linspace(-1, 1, 14, dtype=torch.float64).reshape(2, 7)
     theirs = torch.nn.Parameter(start.clone())
     reference = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[name]([theirs], lr=0.02)
-    ours = make(name, 0.02)
+    ours = create_optimizer(name, 0.02)
     phi, moments = start, ours.initial(start)
     for gradient in gradients(20):
         theirs.grad = gradient.clone()
@@ -51,7 +51,7 @@ def test_a_step_changes_nothing_in_place() -> None:
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_pullback_equals_autograd(name: str, with_later: bool) -> None:
     """Of the objective v·φ' + μ·m' + σ·s', by the gradient and by the moments before."""
-    optimizer = make(name, 0.05)
+    optimizer = create_optimizer(name, 0.05)
     phi, *history, gradient, v, mu, sigma = gradients(8)
     moments = optimizer.initial(phi)
     for g in history:

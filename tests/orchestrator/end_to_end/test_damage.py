@@ -175,4 +175,4 @@ def test_every_kind_of_damage_at_once_and_the_sweep_ends_as_if_nothing_had_been(
     for key, curves in computed.items():
         assert_same(curves, whole[key])
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
-    assert all(checkpoint.is_whole(each / trial_files.LEARNER_FILE) for each in folders)
+    assert all(checkpoint.is_intact(each / trial_files.LEARNER_FILE) for each in folders)

@@ -119,7 +119,7 @@ def test_forward_transfer_is_a_fresh_networks_error_minus_the_learners(store: Ta
     run.advance(100)
     held = [[Stream(store, seed).held_out(task) for task in range(3)] for seed in SEEDS]
     weights = learner.setting.network.initial(SEEDS)
-    images = learner.setting.needed_images()
+    images = learner.setting.require_images()
     expected = np.full((3, 8), np.nan)
     for task, batch in enumerate((0, 3, 5)):  # the first batches after the tasks before are over
         x = torch.stack([images.gather(torch.from_numpy(of[task].image_ids)[None])[0] for of in held])

@@ -110,14 +110,14 @@ def test_files_deleted_during_the_read_are_replaced_by_newer_ones(
     attempt = trial_files.claim(tmp_path)
     for batches in (2, 4):
         trial_files.write(tmp_path, attempt, {}, curves(batches), finished=False)
-    check, waiting = checkpoint.check_whole, [8, 6]
+    check, waiting = checkpoint.check_intact, [8, 6]
 
     def write_two_more_first(path: Path) -> None:
         while waiting:
             trial_files.write(tmp_path, attempt, {}, curves(waiting.pop()), finished=False)
         check(path)
 
-    monkeypatch.setattr(checkpoint, "check_whole", write_two_more_first)
+    monkeypatch.setattr(checkpoint, "check_intact", write_two_more_first)
     read = trial_files.newest(tmp_path)
     assert read is not None and read.batches == 8
 
