@@ -1,134 +1,116 @@
-"""Rules that a learner's options keep together, or with the stream: those that no bound of one option can express."""
+"""Rules between options, or between options and the stream, that no bound of one option expresses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from orchestrator.config.schedulers import PbtOptions, Scheduler
-from orchestrator.config.schema import Budget, Price
-from orchestrator.errors import fault
-
-if TYPE_CHECKING:
-    from orchestrator.config.schema import LearnerSpec, Search
-
-
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.schema import LearnerSpec, Sweep
-from orchestrator.config.search_space import Space
+from orchestrator.config.schedulers import PbtOptions, Scheduler
+from orchestrator.config.schema import Document, LearnerSpec, Search, Sweep
+from orchestrator.errors import Faults
 from streams.schedule import HeldBack, Schedule
 
 if TYPE_CHECKING:
     from learners.base import StreamFacts
 
-TRIED = 10_000
-"""Combinations of options that are looked at; what is wrong with another one is told when its learner is built."""
+MAX_COMBINATIONS = 10_000
+"""Combinations of options that are checked before the sweep; the others are checked when their learner is built."""
 
 
-def facts(schedule: Schedule, batch_size: int, classes: int | None) -> StreamFacts:
-    """What a learner may check its options against."""
-    from learners.base import StreamFacts  # torch comes with it: not before it is needed
+def stream_facts(schedule: Schedule, batch_size: int, classes: int | None) -> StreamFacts:
+    """The facts about a stream that a learner may check its options against."""
+    from learners.base import StreamFacts  # imports torch
 
     return StreamFacts(batch_size, schedule.tasks if isinstance(schedule, HeldBack) else 0, classes)
 
 
-def check_with_store(sweep: Sweep, classes: int) -> list[str]:
-    """What is wrong with a checked sweep's options, now that its store is there and says how many classes there are."""
-    known = facts(sweep.schedule, sweep.document.batch_size, classes)
-    return [
-        line
-        for index, spec in enumerate(sweep.learners)
-        for line in check_options(spec, f"learners[{index}]", sweep.file, known)
-    ]
+def check_with_store(sweep: Sweep, classes: int, faults: Faults) -> None:
+    """Check a sweep's options again with the number of classes, which only the task store has."""
+    stream = stream_facts(sweep.schedule, sweep.document.batch_size, classes)
+    for index, spec in enumerate(sweep.learners):
+        check_options(spec, stream, faults.at("learners", index))
 
 
-def check_options(spec: LearnerSpec, where: str, file: str, stream: StreamFacts) -> list[str]:
-    """One line for each value, fixed or searched, that its learner says cannot be, and for each search without effect.
+def check_options(spec: LearnerSpec, stream: StreamFacts, faults: Faults) -> None:
+    """Add a fault for each value, fixed or searched, that the learner rejects, and for each search without effect.
 
-    Of a range its ends are looked at.
+    Of a range, the ends are checked.
     """
     from learners import registry
 
     kind = registry.learner_class(spec.name)
-    lines: dict[str, None] = {}
-    idle: list[dict[str, str]] = []
+    broken = Faults(faults.file, faults.key)
+    without_effect: list[dict[str, str]] = []
     try:
-        for chosen in itertools.islice(_combinations(spec), TRIED):
-            values = spec.fixed | {key: value for key, (value, _) in chosen.items()}
+        for combination in itertools.islice(_combinations(spec), MAX_COMBINATIONS):
+            values = spec.fixed | {key: value for key, (value, _) in combination.items()}
             options = kind.options_class(**values)
-            idle.append(kind.without_effect(options))
+            without_effect.append(kind.without_effect(options))
             for key, rule in kind.check(options, stream):
-                suffix = chosen[key][1] if key in chosen else ""
-                lines[fault(file, f"{where}.{key}{suffix}", rule, values.get(key))] = None
-    except Exception as error:  # a user's file may fail in any way
-        return [fault(file, where, f"{spec.name} cannot check its options ({type(error).__name__}: {error})")]
+                suffix = combination[key][1] if key in combination else ""
+                broken.add(f"{key}{suffix}", rule, values.get(key))
+    except Exception as error:  # a learner of the user's own may raise anything
+        faults.add("", f"{spec.name} cannot check its options ({type(error).__name__}: {error})")
+        return
     for key, space in spec.spaces.items():
-        if all(key in found for found in idle):
-            got = {space.kind: list(space.values)}
-            rule = f"has no effect with {idle[0][key]}, so that all trials would be the same"
-            lines[fault(file, f"{where}.{key}", rule, got, "leave it out")] = None
-    return list(lines)
+        if all(key in reasons for reasons in without_effect):
+            rule = f"has no effect with {without_effect[0][key]}, so that all trials would be the same"
+            broken.add(key, rule, {space.kind: list(space.values)}, "leave it out")
+    faults.extend(broken)
 
 
 def _combinations(spec: LearnerSpec) -> Iterator[dict[str, tuple[Any, str]]]:
-    """For each searched option a value and its place in the space."""
-    places = [_places(space) for space in spec.spaces.values()]
-    for chosen in itertools.product(*places):
-        yield dict(zip(spec.spaces, chosen, strict=True))
+    """For each searched option a value and its place in the space, such as `.grid[0]`."""
+    places = [
+        [(value, f".{space.kind}[{index}]") for index, value in enumerate(space.values)]
+        for space in spec.spaces.values()
+    ]
+    for combination in itertools.product(*places):
+        yield dict(zip(spec.spaces, combination, strict=True))
 
 
-def _places(space: Space) -> list[tuple[Any, str]]:
-    return [(value, f".{space.kind}[{at}]") for at, value in enumerate(space.values)]
-
-
-def check_budget(budget: Budget | None, price: Price | None, gpus: float, file: str) -> list[str]:
-    """What is wrong with a budget and a price together, one line each."""
-    found = []
+def check_budget(document: Document, faults: Faults) -> None:
+    """Check a budget and a price together."""
+    budget, price, gpus = document.budget, document.price, document.resources.gpus
     if budget is not None and budget.hours is None and budget.money is None:
-        found.append(fault(file, "budget", "must have hours, money or both"))
+        faults.add("budget", "must have hours, money or both")
     if budget is not None and budget.money is not None and price is None:
         remedy = "give price.gpu_hour" if gpus else "give price.cpu_hour"
-        found.append(fault(file, "budget.money", "needs a price", budget.money, remedy))
+        faults.add("budget.money", "needs a price", budget.money, remedy)
     if price is not None:
         unit = "gpu_hour" if gpus else "cpu_hour"
         if not getattr(price, unit) and not (gpus and price.cpu_hour):
             rule = f"must be given where resources.gpus is {gpus:g}"
             remedy = "" if gpus else "or set resources.gpus"
-            found.append(fault(file, f"price.{unit}", rule, f"{getattr(price, unit):g}", remedy))
-    return found
+            faults.add(f"price.{unit}", rule, f"{getattr(price, unit):g}", remedy)
 
 
-def check_interval(scheduler: Scheduler, datapoints: int, file: str) -> list[str]:
-    """What is wrong with a scheduler for a stream of so many datapoints."""
+def check_interval(scheduler: Scheduler, datapoints: int, faults: Faults) -> None:
+    """Check a scheduler against the number of datapoints of the stream."""
     if isinstance(scheduler, PbtOptions) and scheduler.interval is not None and scheduler.interval >= datapoints:
         rule = f"must be below the {datapoints} datapoints of the stream"
-        return [fault(file, "search.scheduler.interval", rule, scheduler.interval)]
-    return []
+        faults.add("search.scheduler.interval", rule, scheduler.interval)
 
 
-def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[LearnerSpec], file: str) -> list[str]:
-    """What is wrong with a scheduler for these learners, one line each."""
+def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[LearnerSpec], faults: Faults) -> None:
+    """Check a scheduler against the search and the learners."""
     if not isinstance(scheduler, PbtOptions):
-        return []
+        return
     from learners import registry
 
-    found = []
-    where = "search.scheduler"
     if search.algorithm == "optuna":
-        rule = "must be random where the scheduler is pbt, whose population is drawn at once"
-        found.append(fault(file, "search.algorithm", rule, search.algorithm))
+        rule = "must be random where the scheduler is pbt, whose population is drawn before it starts"
+        faults.add("search.algorithm", rule, search.algorithm)
     drawn = {key for spec in learners for key in spec.drawn}
     if not drawn:
         remedy = "give a learner a {loguniform: [low, high]}, {uniform: ...} or {choice: ...}"
-        found.append(fault(file, where, "pbt needs an option that is drawn", remedy=remedy))
+        faults.add("search.scheduler", "pbt needs an option that is drawn", remedy=remedy)
     elif search.samples < 2:
-        found.append(fault(file, "search.samples", "must be at least 2, the size of a population", search.samples))
+        faults.add("search.samples", "must be at least 2, the size of a population", search.samples)
     for name in sorted({*scheduler.mutate} - drawn if scheduler.mutate is not None else ()):
         near = f"drawn are {', '.join(sorted(drawn)) or 'none'}"
-        found.append(fault(file, f"{where}.mutate", "must be options that a learner draws", name, near))
+        faults.add("search.scheduler.mutate", "must be options that a learner draws", name, near)
     for index, spec in enumerate(learners):
         changeable = registry.learner_class(spec.name).changeable
         for key in spec.drawn:
@@ -136,5 +118,4 @@ def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[Lea
                 rule = f"cannot change in the middle of a run of {spec.name}, as a copy under pbt would make it"
                 able = f" (these can: {', '.join(changeable)})" if changeable else ""
                 remedy = f"give it a value, or {{grid: [...]}} for a population of each{able}"
-                found.append(fault(file, f"learners[{index}].{key}", rule, spec.drawn[key].kind, remedy))
-    return found
+                faults.at("learners", index).add(key, rule, spec.drawn[key].kind, remedy)

@@ -1,4 +1,4 @@
-"""From what was read to a checked sweep; everything that is wrong is told at once, with its path."""
+"""Reads and checks a sweep; everything that is wrong is reported together, each fault with its path."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from orchestrator.config.constraints import check_budget, check_options, check_scheduler, facts
-from orchestrator.config.option_models import model_of, rules
+from orchestrator.config.constraints import check_budget, check_options, check_scheduler, stream_facts
+from orchestrator.config.option_models import explain, model_of
 from orchestrator.config.schedulers import SCHEDULERS, Scheduler
-from orchestrator.config.schema import Document, LearnerSpec, Search, Sweep
+from orchestrator.config.schema import Document, LearnerSpec, Sweep
 from orchestrator.config.search_space import is_space, read_space
 from orchestrator.config.strict_yaml import overridden, read_yaml
-from orchestrator.errors import ConfigError, fault
+from orchestrator.errors import Faults
 from streams import recipes
 from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
@@ -25,14 +25,16 @@ from streams.schedule import HeldBack, Schedule, schedules
 if TYPE_CHECKING:
     from learners.base import StreamFacts
 
+T = TypeVar("T")
+
 
 def default_file() -> Path:
-    """The quickstart that comes with the package."""
+    """The quickstart's configuration file, which is part of the package."""
     return Path(str(files("tune_configs") / "quickstart.yaml"))
 
 
 def load_sweep(file: Path | str | None = None, overrides: Sequence[str] = ()) -> Sweep:
-    """Read and check a sweep. Precedence: defaults < YAML < `key=value`.
+    """Read and check a sweep; `key=value` overrides the YAML, which overrides the defaults.
 
     Raises:
         ConfigError: one line for everything that is wrong.
@@ -48,178 +50,164 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Swe
     Raises:
         ConfigError: one line for everything that is wrong.
     """
-    faults = _unprintable(document, file)
-    if faults:
-        raise ConfigError(*faults)
+    faults = Faults(file)
+    _check_printable(document, faults)
+    faults.check()
     top: Document | None = None
     try:
         top = Document.model_validate(dict(document))
     except ValidationError as error:
-        faults += rules(error, file, "", Document)
+        explain(error, faults, Document)
     stream, learners = document.get("stream"), document.get("learners")
-    recipe = store = schedule = None
+    recipe = store = schedule = facts = None
     if isinstance(stream, Mapping):
-        recipe, store, schedule = _stream(dict(stream), file, faults)
+        recipe, store, schedule = _stream(dict(stream), faults.at("stream"))
+    if top is not None and recipe is not None and schedule is not None:
+        facts = stream_facts(schedule, top.batch_size, recipe.classes)
     specs = []
-    if isinstance(learners, list):
-        algorithm = top.search.algorithm if top else "random"
-        known = None
-        if top is not None and recipe is not None and schedule is not None:
-            known = facts(schedule, top.batch_size, recipe.classes)
-        for index, entry in enumerate(learners):
-            if isinstance(entry, Mapping):
-                where = f"learners[{index}]"
-                specs.append(_learner(dict(entry), where, file, algorithm, schedule, known, faults))
+    for index, entry in enumerate(learners if isinstance(learners, list) else ()):
+        if isinstance(entry, Mapping):
+            algorithm = top.search.algorithm if top else "random"
+            specs.append(_learner(dict(entry), algorithm, schedule, facts, faults.at("learners", index)))
     if top is not None and recipe is not None:
-        _network(top, recipe, file, faults)
+        _check_network(top, recipe, faults)
+    scheduler = None
     if top is not None:
-        faults += check_budget(top.budget, top.price, top.resources.gpus, file)
-    scheduler = None if top is None else _scheduler(top.search, file, faults)
-    if faults or top is None or recipe is None or schedule is None or scheduler is None:
-        raise ConfigError(*dict.fromkeys(faults))
-    found = tuple(spec for spec in specs if spec is not None)
-    faults += check_scheduler(scheduler, top.search, found, file)
-    if faults:
-        raise ConfigError(*faults)
-    return Sweep(file, document, top, recipe, store, schedule, found, scheduler)
+        check_budget(top, faults)
+        scheduler = _scheduler(top.search.scheduler, faults.at("search.scheduler"))
+    faults.check()
+    assert top is not None and recipe is not None and schedule is not None and scheduler is not None
+    valid = tuple(spec for spec in specs if spec is not None)
+    check_scheduler(scheduler, top.search, valid, faults)
+    faults.check()
+    return Sweep(file, document, top, recipe, store, schedule, valid, scheduler)
 
 
-def _stream(entry: dict[str, Any], file: str, faults: list[str]) -> tuple[Recipe | None, str | None, Schedule | None]:
+def _stream(entry: dict[str, Any], faults: Faults) -> tuple[Recipe | None, str | None, Schedule | None]:
     name, store = entry.pop("name", None), entry.pop("store", None)
-    planned, held_back = entry.pop("schedule", {"name": "sequential"}), entry.pop("held_back", 0)
+    order, held_back = entry.pop("schedule", {"name": "sequential"}), entry.pop("held_back", 0)
     if store is not None and not isinstance(store, str):
-        faults.append(fault(file, "stream.store", "must be a folder or an address", store))
-    schedule = _schedule(planned, file, faults)
+        faults.add("store", "must be a folder or an address", store)
+    schedule = _schedule(order, faults.at("schedule"))
     if not isinstance(held_back, int) or isinstance(held_back, bool) or held_back < 0:
-        faults.append(fault(file, "stream.held_back", "must be a whole number of at least 0", held_back))
+        faults.add("held_back", "must be a whole number of at least 0", held_back)
     elif held_back and schedule is not None:
         schedule = HeldBack(schedule, held_back)
-    kind = _named(name, recipes(), file, "stream.name", faults)
-    beside = ["name", "store", "schedule", "held_back"]
-    recipe: Recipe | None = None if kind is None else _made(kind, entry, beside, file, "stream", faults)
-    if recipe is not None and (own_faults := recipe.check()):
-        faults += [f"{file}: stream.{line.removeprefix(f'{recipe.name}.')}" for line in own_faults]
+    recipe: Recipe | None = None
+    if (kind := _named(name, recipes(), faults)) is not None:
+        recipe = _options(kind, entry, ["name", "store", "schedule", "held_back"], faults)
+    if recipe is not None and (lines := recipe.check()):
+        faults.extend(f"{faults.file}: {faults.key}.{line.removeprefix(f'{recipe.name}.')}" for line in lines)
         recipe = None
     return recipe, store, schedule
 
 
-def _schedule(entry: Any, file: str, faults: list[str]) -> Schedule | None:
+def _schedule(entry: Any, faults: Faults) -> Schedule | None:
     if not isinstance(entry, Mapping):
-        faults.append(fault(file, "stream.schedule", "must be a mapping with a name", entry))
+        faults.add("", "must be a mapping with a name", entry)
         return None
+    return _named_options(entry, schedules(), faults)
+
+
+def _scheduler(entry: Any, faults: Faults) -> Scheduler | None:
+    if not isinstance(entry, str | Mapping):
+        faults.add("", "must be a name, or a mapping with a name", entry)
+        return None
+    return _named_options({"name": entry} if isinstance(entry, str) else entry, SCHEDULERS, faults)
+
+
+def _named_options(entry: Mapping[str, Any], known: Mapping[str, type[T]], faults: Faults) -> T | None:
+    """The options of the dataclass that `name` selects; None, and a fault, if the name or an option is wrong."""
     options = dict(entry)
-    kind = _named(options.pop("name", None), schedules(), file, "stream.schedule.name", faults)
-    made: Schedule | None = None if kind is None else _made(kind, options, ["name"], file, "stream.schedule", faults)
-    return made
+    kind = _named(options.pop("name", None), known, faults)
+    values: T | None = None if kind is None else _options(kind, options, ["name"], faults)
+    return values
 
 
-def _scheduler(search: Search, file: str, faults: list[str]) -> Scheduler | None:
-    given = search.scheduler
-    where = "search.scheduler"
-    if not isinstance(given, str | Mapping):
-        faults.append(fault(file, where, "must be a name, or a mapping with a name", given))
-        return None
-    options = {"name": given} if isinstance(given, str) else dict(given)
-    kind = _named(options.pop("name", None), SCHEDULERS, file, f"{where}.name", faults)
-    made: Scheduler | None = None if kind is None else _made(kind, options, ["name"], file, where, faults)
-    return made
+def _named(name: Any, known: Mapping[str, T], faults: Faults) -> T | None:
+    if name is None:
+        faults.add("name", "must be given", remedy=f"one of {', '.join(sorted(known))}")
+    elif not isinstance(name, str) or name not in known:
+        near = difflib.get_close_matches(str(name), known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else ""
+        faults.add("name", f"must be one of {', '.join(sorted(known))}", name, remedy)
+    else:
+        return known[name]
+    return None
 
 
-def _made(kind: Any, options: dict[str, Any], beside: list[str], file: str, where: str, faults: list[str]) -> Any:
-    """An object of a frozen dataclass of options; None, and lines in `faults`, if an option is wrong."""
+def _options(kind: Any, options: Mapping[str, Any], beside: Sequence[str], faults: Faults) -> Any:
+    """An instance of a frozen dataclass of options; None, and faults, if an option is wrong."""
     model = model_of(kind)
     try:
         values = model.model_validate(options)
     except ValidationError as error:
-        faults += rules(error, file, where, model, beside)
+        explain(error, faults, model, beside)
         return None
     return kind(**{key: getattr(values, key) for key in model.model_fields})
 
 
 def _learner(
-    entry: dict[str, Any],
-    where: str,
-    file: str,
-    algorithm: str,
-    schedule: Schedule | None,
-    stream: StreamFacts | None,
-    faults: list[str],
+    entry: dict[str, Any], algorithm: str, schedule: Schedule | None, stream: StreamFacts | None, faults: Faults
 ) -> LearnerSpec | None:
-    from learners import registry  # torch comes with it: not before it is needed
+    from learners import registry  # imports torch
 
     name = entry.pop("name", None)
     if isinstance(name, str) and "." in name:  # a module of the user's own
         try:
             registry.learner_class(name)
         except ValueError as error:
-            faults.append(fault(file, f"{where}.name", str(error)))
+            faults.add("name", str(error))
             return None
-    elif _named(name, {known: known for known in registry.names()}, file, f"{where}.name", faults) is None:
+    elif _named(name, {name: name for name in registry.names()}, faults) is None:
         return None
     learner = registry.learner_class(name)
     if learner.needs_boundaries and schedule is not None and not schedule.has_boundaries:
         rule = f"needs task boundaries, which the schedule {schedule.name} has not"
-        faults.append(fault(file, f"{where}.name", rule, name, "use the schedule sequential, or leave it out"))
+        faults.add("name", rule, name, "use the schedule sequential, or leave it out")
     model = model_of(learner.options_class)
-    fixed = {key: value for key, value in entry.items() if not is_space(value)}
+    searched = {key for key, value in entry.items() if is_space(value) and key in model.model_fields}
+    fixed = {key: value for key, value in entry.items() if key not in searched}  # with keys that are unknown
     spaces = {}
-    for key in [key for key in entry if key not in fixed]:
-        if key not in model.model_fields:
-            fixed[key] = entry[key]  # told below, as any other unknown key
-            continue
-        space = read_space(entry[key], model, key, f"{where}.{key}", file, faults)
+    for key in (key for key in entry if key in searched):
+        space = read_space(entry[key], model, key, faults)
         if space is not None:
             spaces[key] = space
             if algorithm == "grid" and not space.is_grid:
                 remedy = "write {grid: [...]}, or set search.algorithm to random"
-                faults.append(fault(file, f"{where}.{key}", "grid search needs a list of values", entry[key], remedy))
+                faults.add(key, "grid search needs a list of values", entry[key], remedy)
     try:
         values = model.model_validate(fixed)
     except ValidationError as error:
-        faults += rules(error, file, where, model, ["name"])
+        explain(error, faults, model, ["name"])
         return None
     resolved = {key: getattr(values, key) for key in model.model_fields if key not in spaces}
     spec = LearnerSpec(name, resolved, spaces)
     if stream is not None:
-        faults += check_options(spec, where, file, stream)
+        check_options(spec, stream, faults)
     return spec
 
 
-def _network(top: Document, recipe: Recipe, file: str, faults: list[str]) -> None:
-    from learners.networks.build import default_for  # imports torch
+def _check_network(top: Document, recipe: Recipe, faults: Faults) -> None:
+    from learners.networks.build import default_for
 
-    fitting = default_for(recipe.images_per_datapoint)
-    if top.network not in (None, fitting):
-        rule = f"must be {fitting} for a stream of {recipe.images_per_datapoint} image(s) a datapoint"
-        faults.append(fault(file, "network", rule, top.network))
-
-
-def _named(name: Any, known: Mapping[str, Any], file: str, where: str, faults: list[str]) -> Any:
-    if name is None:
-        faults.append(fault(file, where, "must be given", remedy=f"one of {', '.join(sorted(known))}"))
-    elif not isinstance(name, str) or name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else ""
-        faults.append(fault(file, where, f"must be one of {', '.join(sorted(known))}", name, remedy))
-    else:
-        return known[name]
-    return None
+    network = default_for(recipe.images_per_datapoint)
+    if top.network not in (None, network):
+        rule = f"must be {network} for a stream of {recipe.images_per_datapoint} image(s) a datapoint"
+        faults.add("network", rule, top.network)
 
 
-def _unprintable(value: Any, file: str, where: str = "") -> list[str]:
-    """A line for every text in a document that can stand in no name, path or line of output."""
+def _check_printable(value: Any, faults: Faults) -> None:
+    """Add a fault for every text that no name, path or line of output can hold."""
     if isinstance(value, str):
         bad = sorted({char for char in value if unicodedata.category(char) in ("Cc", "Cs")})
-        rule = f"must not contain control characters or broken Unicode ({', '.join(map(ascii, bad))})"
-        return [fault(file, where, rule, ascii(value))] if bad else []
-    if isinstance(value, Mapping):
-        parts = [
-            (f"{where}.{ascii(key)[1:-1]}" if where else ascii(key)[1:-1], part)
-            for key, part in value.items()
-            if isinstance(key, str)
-        ]
+        if bad:
+            rule = f"must not contain control characters or broken Unicode ({', '.join(map(ascii, bad))})"
+            faults.add("", rule, ascii(value))
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            if isinstance(key, str):
+                _check_printable(part, faults.at(ascii(key)[1:-1]))
     elif isinstance(value, list):
-        parts = [(f"{where}[{index}]", part) for index, part in enumerate(value)]
-    else:
-        return []
-    return [line for path, part in parts for line in _unprintable(part, file, path)]
+        for index, part in enumerate(value):
+            _check_printable(part, faults.at(index))

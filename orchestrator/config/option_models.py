@@ -1,4 +1,4 @@
-"""A pydantic model for a frozen dataclass of options, and pydantic's complaints as lines that a person can act on."""
+"""Pydantic models for frozen dataclasses of options, and pydantic's errors as faults."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from orchestrator.errors import fault
+from orchestrator.errors import Faults
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-"""How everything that a person writes is read: no unknown keys, no text for a number, no number that is not finite."""
+"""No unknown keys, no text in place of a number, no number that is not finite."""
 _BRANCHES = ("int", "str", "float", "bool")
 _BOUNDS = ("ge", "gt", "le", "lt")
 
@@ -33,37 +33,39 @@ def model_of(options: type) -> type[BaseModel]:
     return create_model(options.__qualname__, __config__=STRICT, **parts)
 
 
-def rules(
-    error: ValidationError, file: str, where: str, model: type[BaseModel], beside: Sequence[str] = ()
-) -> list[str]:
-    """One line for each of pydantic's errors; `where` is the dotted key of the model, which may have more keys
-    `beside` its own."""
-    found: dict[str, list[str]] = {}  # key → rules: a key of several types has one for each type that it is not
-    got: dict[str, Any] = {}
-    lines = []
+def explain(
+    error: ValidationError, faults: Faults, model: type[BaseModel], beside: Sequence[str] = (), skip: int = 0
+) -> None:
+    """Add one fault for each of pydantic's errors.
+
+    Args:
+        beside: keys that the mapping may have beside those of the model.
+        skip: steps of pydantic's locations that `faults` has already.
+    """
+    rules: dict[str, list[str]] = {}  # key → rules: a key of several types has one rule for each type
+    values: dict[str, Any] = {}
     for problem in error.errors(include_url=False):
-        key = dotted(where, problem["loc"])
+        key = _dotted(problem["loc"][skip:])
         if problem["type"] == "extra_forbidden":
             known = _known(model, problem["loc"][:-1]) or [*model.model_fields, *beside]
             near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-            lines.append(fault(file, key, "unknown key", _short(problem["input"]), remedy))
+            faults.add(key, "unknown key", _short(problem["input"]), remedy)
         elif problem["type"] == "missing":
-            lines.append(fault(file, key, "must be given"))
+            faults.add(key, "must be given")
         else:
-            found.setdefault(key, []).append(_rule(problem["msg"]))
-            got[key] = problem["input"]
-    for key, broken in found.items():
-        if len(broken) == 1 and any(other.startswith(f"{key}[") for other in found):
-            continue  # of two types it is meant to be the one that has parts, and a part is wrong
+            rules.setdefault(key, []).append(_rule(problem["msg"]))
+            values[key] = problem["input"]
+    for key, broken in rules.items():
+        if len(broken) == 1 and any(other.startswith(f"{key}[") for other in rules):
+            continue  # the value is a list, as one of the two types allows, and an element of it is wrong
         first, *others = dict.fromkeys(broken)
         rule = ", or ".join([first, *(other.removeprefix("must be ") for other in others)])
-        lines.append(fault(file, key, rule, _short(got[key])))
-    return list(dict.fromkeys(lines))
+        faults.add(key, rule, _short(values[key]))
 
 
 def _known(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
-    """The keys of the part of the model to which these steps lead; empty for the model itself."""
+    """The keys of the part of the model that these steps lead to; empty for the model itself."""
     part: Any = model
     for step in steps:
         annotation = part.model_fields[step].annotation
@@ -71,22 +73,18 @@ def _known(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
     return [] if part is model else list(part.model_fields)
 
 
-def dotted(where: str, steps: Iterable[int | str]) -> str:
-    """`where` and pydantic's location as one dotted key; the branches of a union that pydantic adds are left out."""
-    out = where
-    for step in steps:
-        if isinstance(step, int):
-            out += f"[{step}]"
-        elif step not in _BRANCHES and not step.startswith(("list[", "function-", "constrained-")):
-            out += f".{step}" if out else step
-    return out
+def _dotted(steps: Iterable[int | str]) -> str:
+    """Pydantic's location as a dotted key, without the branches of a union that pydantic adds."""
+    prefixes = ("list[", "function-", "constrained-")
+    keys = (s for s in steps if isinstance(s, int) or not (s in _BRANCHES or s.startswith(prefixes)))
+    return Faults("").at(*keys).key
 
 
 def _rule(message: str) -> str:
     words = message.removeprefix("Value error, ")
     if words.startswith(("List should have at least 1 item", "String should have at least 1 character")):
         return "must not be empty"
-    for pydantic_says, we_say in (
+    for pydantic_words, our_words in (
         ("Input should be a valid integer", "must be a whole number"),
         ("Input should be a valid number", "must be a number"),
         ("Input should be a valid string", "must be text"),
@@ -96,7 +94,7 @@ def _rule(message: str) -> str:
         ("Input should be", "must be"),
         ("String should have", "must have"),
     ):
-        words = words.replace(pydantic_says, we_say)
+        words = words.replace(pydantic_words, our_words)
     return words[:1].lower() + words[1:] if not words.startswith("must") else words
 
 

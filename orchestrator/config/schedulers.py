@@ -1,12 +1,8 @@
-"""What may end or change a trial before its stream is over: the options of each scheduler, by the name in YAML."""
+"""The options of each scheduler, which may stop or change a trial before its stream ends, by the name in YAML."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -16,9 +12,11 @@ class RunAll:
 
 @dataclass(frozen=True)
 class AshaOptions:
-    """`asha`: asynchronous successive halving among the trials of one learner; see `orchestrator.search.asha`.
+    """`asha`: asynchronous successive halving among the trials of one learner (`orchestrator.search.asha`).
 
-    ``grace``: share of the stream that every trial sees. ``reduction``: from each rung one in so many goes on.
+    Attributes:
+        grace: share of the stream that every trial learns.
+        reduction: at each rung, one trial in this many continues.
     """
 
     grace: float = field(default=0.1, metadata={"gt": 0, "lt": 1})
@@ -27,13 +25,15 @@ class AshaOptions:
 
 @dataclass(frozen=True)
 class PbtOptions:
-    """`pbt`: population-based training of the configurations drawn for one learner; see
-    `orchestrator.search.population.decisions`.
+    """`pbt`: population-based training of the configurations drawn for one learner (`orchestrator.search.population`).
 
-    ``interval``: datapoints of a round (rounded up to batches); a tenth of the stream if None. ``quantile``: the share
-    of the population that copies, and the share that is copied. ``resample``: the probability that a copied value is
-    drawn anew; else it is multiplied by ``smaller`` or ``larger``. ``mutate``: the options that change; all that are
-    drawn if None.
+    Attributes:
+        interval: datapoints of a generation (rounded up to batches); a tenth of the stream if None.
+        quantile: the share of the population that copies, and the share that is copied.
+        resample: the probability that a copied value is drawn again; else it is multiplied by `smaller` or `larger`.
+        smaller: the factor below 1.
+        larger: the factor above 1.
+        mutate: the options that change; all that are drawn if None.
     """
 
     interval: int | None = field(default=None, metadata={"ge": 1})

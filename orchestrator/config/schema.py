@@ -1,4 +1,4 @@
-"""What a sweep may say: the keys of its YAML with their rules and defaults, and the sweep once all of it is checked."""
+"""The schema of a sweep's YAML: its keys with their rules and defaults, and the sweep after all checks."""
 
 from __future__ import annotations
 
@@ -15,42 +15,52 @@ from streams.recipe import Recipe
 from streams.schedule import Schedule
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = STRICT
 
 
-class Price(BaseModel):
-    """What an hour costs. ``cpu_hour``: of each CPU of a trial, beside its GPUs if it has any."""
+class Price(_Section):
+    """The price of an hour.
 
-    model_config = STRICT
+    Attributes:
+        gpu_hour: of each GPU of a trial.
+        cpu_hour: of each CPU of a trial, added to that of its GPUs if it has any.
+        currency: a name to print.
+    """
 
     gpu_hour: float = Field(default=0, ge=0)
     cpu_hour: float = Field(default=0, ge=0)
     currency: str = Field(default="USD", min_length=1, max_length=12)
 
 
-class Budget(BaseModel):
-    """Where no further trial is started: `hours` of GPU (of CPU where trials have no GPU), or `money`."""
+class Budget(_Section):
+    """The limit at which no further trial is started.
 
-    model_config = STRICT
+    Attributes:
+        hours: hours of GPU; of CPU where trials have no GPU.
+        money: in the currency of the price.
+    """
 
     hours: float | None = Field(default=None, gt=0)
     money: float | None = Field(default=None, gt=0)
 
 
-class Objective(_Part):
-    """What a sweep minimises: a mean over seeds."""
+class Objective(_Section):
+    """The metric that a sweep minimises: its mean over seeds."""
 
     metric: Literal["cumulative_error", "validation_error", "online_error"] = "cumulative_error"
     mode: Literal["min"] = "min"
 
 
-class Search(_Part):
-    """How configurations are found: grids are crossed, and every crossing is drawn `samples` times.
+class Search(_Section):
+    """How hyper-parameter values are chosen: grids are crossed, and each crossing is drawn `samples` times.
 
-    ``algorithm``: `random` draws all at once; `optuna` draws each with what the trials before it came to (TPE, on the
-    mean of the objective over seeds); `grid` draws nothing. ``scheduler``: a name, or a mapping with options; see
-    `orchestrator.config.schedulers`.
+    Attributes:
+        samples: draws for each crossing of the grids.
+        algorithm: `random` draws all values before the sweep starts; `optuna` draws each with the results of earlier
+            trials (TPE, on the objective's mean over seeds); `grid` draws nothing.
+        seed: of the draws.
+        scheduler: a name, or a mapping with a name and options (`orchestrator.config.schedulers`).
     """
 
     samples: int = Field(default=1, ge=1)
@@ -59,23 +69,41 @@ class Search(_Part):
     scheduler: Any = "none"
 
 
-class Resources(_Part):
-    """What one learner actor gets. Torch uses as many threads as it has CPUs, and at least one."""
+class Resources(_Section):
+    """The resources of one learner actor.
+
+    Attributes:
+        cpus: torch uses this many threads, and at least one.
+        gpus: fractions share a GPU.
+    """
 
     cpus: float = Field(default=1, gt=0)
     gpus: float = Field(default=0, ge=0)
 
 
-class Tracking(_Part):
-    """Where MLflow keeps runs; the experiment is the sweep's name if none is given."""
+class Tracking(_Section):
+    """Where MLflow keeps runs.
+
+    Attributes:
+        uri: MLflow's tracking URI.
+        experiment: the sweep's name if None.
+        diagnostics_every: batches between two points of a learner's diagnostics.
+    """
 
     uri: str = Field(default="sqlite:///mlflow.db", min_length=1)
     experiment: str | None = None
-    diagnostics_every: int = Field(default=10, ge=1, description="batches between two points of a learner's diagnostic")
+    diagnostics_every: int = Field(default=10, ge=1)
 
 
-class Document(_Part):
-    """The top level of a sweep's YAML. Learners and stream are checked against their own dataclasses afterwards."""
+class Document(_Section):
+    """The top level of a sweep's YAML; `stream` and `learners` are checked against their own dataclasses afterwards.
+
+    Attributes:
+        chunk: batches between two chunk files.
+        retries: times that a trial is started again after its actor died.
+        max_failures: trials that may fail before the sweep stops.
+        keep_checkpoints: `last`, `all` (one a task), or one every n tasks.
+    """
 
     name: str = Field(min_length=1, max_length=200)
     stream: dict[str, Any]
@@ -87,11 +115,11 @@ class Document(_Part):
     search: Search = Search()
     resources: Resources = Resources()
     tracking: Tracking = Tracking()
-    chunk: int = Field(default=40, ge=1, description="batches between two checkpoints")
-    retries: int = Field(default=3, ge=0, description="times that a trial is started again after it died")
-    max_failures: int | None = Field(default=None, ge=0, description="trials that may fail before the sweep stops")
+    chunk: int = Field(default=40, ge=1)
+    retries: int = Field(default=3, ge=0)
+    max_failures: int | None = Field(default=None, ge=0)
     storage: str = Field(default="results", min_length=1)
-    keep_checkpoints: str | int = Field(default="last", description="last, all (one a task), or one every n tasks")
+    keep_checkpoints: str | int = "last"
     price: Price | None = None
     budget: Budget | None = None
 
@@ -110,13 +138,19 @@ class Document(_Part):
     @classmethod
     def _keep_checkpoints(cls, keep: str | int) -> str | int:
         if keep not in ("last", "all") and (isinstance(keep, str) or keep < 1):
-            raise ValueError("must be last, all, or every so many tasks: a whole number of at least 1")
+            raise ValueError("must be last, all, or one every n tasks: a whole number of at least 1")
         return keep
 
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """A learner with its fixed options and the spaces of the others."""
+    """A learner of a sweep.
+
+    Attributes:
+        name: as in YAML.
+        fixed: the options that have one value.
+        spaces: the search spaces of the other options.
+    """
 
     name: str
     fixed: dict[str, Any]
@@ -124,13 +158,24 @@ class LearnerSpec:
 
     @property
     def drawn(self) -> dict[str, Space]:
-        """The spaces that values are drawn from; grids are crossed."""
+        """The spaces that values are drawn from, which are all but grids."""
         return {key: space for key, space in self.spaces.items() if not space.is_grid}
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, checked. `file` is what messages call its source, `given` what was in it."""
+    """A sweep that passed all checks.
+
+    Attributes:
+        file: what messages call its source.
+        given: the content of the source.
+        document: the top level of the content, with defaults.
+        recipe: of the stream.
+        store: folder or address of the task store; None for the cache.
+        schedule: of the stream.
+        learners: with their options and search spaces.
+        scheduler: of the search.
+    """
 
     file: str
     given: Mapping[str, Any]
@@ -147,7 +192,7 @@ class Sweep:
 
     @property
     def experiment(self) -> str:
-        """MLflow's experiment."""
+        """The name of MLflow's experiment."""
         return self.document.tracking.experiment or self.name
 
     @property
@@ -157,7 +202,7 @@ class Sweep:
 
     @property
     def threads(self) -> int:
-        """What torch uses in one learner actor."""
+        """Torch's threads in one learner actor."""
         return max(1, int(self.document.resources.cpus))
 
     @property

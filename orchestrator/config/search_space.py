@@ -1,4 +1,4 @@
-"""What a hyper-parameter may vary over: `{grid: [...]}`, `{choice: [...]}`, `{uniform: [low, high]}`, …"""
+"""Search spaces of hyper-parameters: `{grid: [...]}`, `{choice: [...]}`, `{uniform: [low, high]}`, …"""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.config.option_models import rules
-from orchestrator.errors import fault
+from orchestrator.config.option_models import explain
+from orchestrator.errors import Faults
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint")
 
 
 @dataclass(frozen=True)
 class Space:
-    """`grid`: every value, crossed with the other grids. `choice`: one of the values. `uniform`, `loguniform`: a number
-    in [low, high); `randint`: a whole number from low to high, both included, of the type that low and high have."""
+    """The search space of one hyper-parameter.
+
+    Attributes:
+        kind: `grid` for every value, crossed with the other grids; `choice` for one of the values; `uniform` or
+            `loguniform` for a number in [low, high); `randint` for a whole number from low to high, both included, of
+            the type of low and high.
+        values: the values, or low and high.
+    """
 
     kind: str
     values: tuple[Any, ...]
@@ -31,14 +37,14 @@ class Space:
 
     @property
     def size(self) -> float:
-        """How many different values there are; infinite for real numbers."""
+        """The number of different values; infinite for real numbers."""
         if self.kind in ("grid", "choice"):
             return len({json.dumps(value) for value in self.values})
         low, high = self.values
         return high - low + 1 if self.kind == "randint" else math.inf
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """One value."""
+        """Draw one value."""
         if self.kind in ("grid", "choice"):
             return self.values[int(rng.integers(len(self.values)))]
         low, high = self.values
@@ -50,55 +56,56 @@ class Space:
 
 
 def is_space(value: Any) -> bool:
-    """Whether a value in the YAML stands for a space: no option is itself a mapping."""
+    """Whether a value in the YAML is a search space: no option is itself a mapping."""
     return isinstance(value, Mapping)
 
 
-def read_space(
-    entry: Mapping[str, Any], model: type[BaseModel], key: str, where: str, file: str, faults: list[str]
-) -> Space | None:
-    """The space that `entry` describes for the option `key` of `model`; None, and lines in `faults`, if it is none.
+def read_space(entry: Mapping[str, Any], model: type[BaseModel], key: str, faults: Faults) -> Space | None:
+    """The space that `entry` describes for the option `key` of `model`; None, and a fault, if it is not valid.
 
-    Its values are what the model makes of those that are written, as of a fixed one: of a real number, 1 is 1.0.
+    The model converts the values as it converts a fixed one: 1 is 1.0 for an option that is a real number.
     """
     if len(entry) != 1 or next(iter(entry)) not in KINDS:
-        faults.append(fault(file, where, f"must be a value or one of {', '.join(KINDS)}", dict(entry)))
+        faults.add(key, f"must be a value or one of {', '.join(KINDS)}", dict(entry))
         return None
     kind, values = next(iter(entry.items()))
-    where = f"{where}.{kind}"
+    faults = faults.at(key, kind)
     if not isinstance(values, list) or not values:
-        faults.append(fault(file, where, "must be a list, and not empty", values))
+        faults.add("", "must be a list, and not empty", values)
         return None
-    checked = [_checked(model, key, value, f"{where}[{at}]", file) for at, value in enumerate(values)]
-    wrong = [line for _, lines in checked for line in lines]
-    faults += wrong
-    made = tuple(value for value, _ in checked)
+    before = len(faults)
+    converted = tuple(_convert(model, key, value, faults.at(index)) for index, value in enumerate(values))
+    valid = len(faults) == before
     if kind in ("grid", "choice"):
-        return None if wrong else Space(kind, made)
+        return Space(kind, converted) if valid else None
     if len(values) != 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-        faults.append(fault(file, where, "must be two numbers [low, high]", values))
+        faults.add("", "must be two numbers [low, high]", values)
         return None
     low, high = values
     if not low < high:
-        faults.append(fault(file, where, "low < high must hold", values))
+        faults.add("", "low < high must hold", values)
         return None
     if kind == "loguniform" and low <= 0:
-        faults.append(fault(file, where, "low > 0 must hold", values))
+        faults.add("", "low > 0 must hold", values)
         return None
     if kind == "randint" and not (isinstance(low, int) and isinstance(high, int)):
-        faults.append(fault(file, where, "must be two whole numbers", values))
+        faults.add("", "must be two whole numbers", values)
         return None
-    if kind != "randint" and not wrong and _checked(model, key, low + (high - low) / math.pi, where, file)[1]:
-        faults.append(fault(file, where, f"{key} takes whole numbers", values, "use randint or grid"))
-        return None
-    return None if wrong else Space(kind, made)
+    if kind != "randint" and valid:
+        within = Faults("")
+        _convert(model, key, low + (high - low) / math.pi, within)
+        if within:
+            faults.add("", f"{key} takes whole numbers", values, "use randint or grid")
+            return None
+    return Space(kind, converted) if valid else None
 
 
-def _checked(model: type[BaseModel], key: str, value: Any, where: str, file: str) -> tuple[Any, list[str]]:
-    """What the option `key` of `model` is when it is given `value`, or why it cannot be, under the name `where`."""
-    made = model.model_construct()
+def _convert(model: type[BaseModel], key: str, value: Any, faults: Faults) -> Any:
+    """The value of the option `key` of `model` that is given `value`; None, and a fault, if it is not valid."""
+    options = model.model_construct()
     try:
-        model.__pydantic_validator__.validate_assignment(made, key, value)
+        model.__pydantic_validator__.validate_assignment(options, key, value)
     except ValidationError as error:
-        return None, [line.replace(f" {where}.{key}:", f" {where}:", 1) for line in rules(error, file, where, model)]
-    return getattr(made, key), []
+        explain(error, faults, model, skip=1)
+        return None
+    return getattr(options, key)

@@ -1,4 +1,4 @@
-"""The task store that a sweep learns from: found or built, whole, and of the stream that the sweep names."""
+"""Opens the task store that a sweep learns from: verified, and of the stream that the sweep names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from orchestrator.config.constraints import check_interval, check_with_store
 from orchestrator.config.schema import Sweep
-from orchestrator.errors import ConfigError, fault
+from orchestrator.errors import Faults
 from orchestrator.protocol.source import Shape, StoreSource
 from streams.build import cached
 from streams.progress import ProgressLine
@@ -17,52 +17,46 @@ from streams.store.transport import localise
 
 
 def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
-    """The sweep's task store, whole: the one at the folder or address that it names, or the recipe's in the cache.
+    """The sweep's verified task store: at the folder or address that the sweep names, or the recipe's in the cache.
 
-    `progress` is called while a store is built or copied; a line on standard error if it is None.
+    `progress` is called while a store is built or copied; it prints a line on standard error if None.
 
     Raises:
-        StreamsError: the store is damaged or lacks a seed, or the source is not what it must be.
-        ConfigError: the store is of another stream.
+        StreamsError: the store is damaged or a seed is missing, or the source is not valid.
+        ConfigError: the store is of another stream, or does not fit the sweep's options.
     """
-    building = progress or ProgressLine()
+    progress = progress or ProgressLine()
     if sweep.store is None:
-        path = cached(sweep.recipe, sweep.seeds, building).path
-        store = TaskStore.open(path, verify=True)
+        store = TaskStore.open(cached(sweep.recipe, sweep.seeds, progress).path, verify=True)
     else:
-        store = _named_store(sweep, building)
-    shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()  # told here: a schedule that does not fit the tasks
-    faults = check_interval(sweep.scheduler, shape.length, sweep.file) + check_with_store(sweep, store.classes)
-    faults += _check_batches(sweep.document.batch_size, shape, sweep.file)
-    if faults:
-        raise ConfigError(*faults)
+        store = _named_store(sweep, sweep.store, progress)
+    shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()  # raises if the schedule does not fit the tasks
+    faults = Faults(sweep.file)
+    check_interval(sweep.scheduler, shape.length, faults)
+    check_with_store(sweep, store.classes, faults)
+    _check_batches(sweep.document.batch_size, shape, faults)
+    faults.check()
     return store
 
 
-def _check_batches(size: int, shape: Shape, file: str) -> list[str]:
-    """Where tasks have sharp ends, no batch may hold two: a task in its midst would have no batch of its own."""
+def _check_batches(size: int, shape: Shape, faults: Faults) -> None:
+    """Check that no batch holds datapoints of more than two tasks: a task within it would have no batch of its own."""
     if not shape.has_boundaries:
-        return []
+        return
     shortest = min(stop - start for ends in shape.ends for start, stop in pairwise([0, *(at for at, _ in ends)]))
-    if size <= shortest:
-        return []
-    rule = f"must be at most the {shortest} datapoints of the shortest task"
-    return [fault(file, "batch_size", rule, size, f"set batch_size={shortest}, or use longer tasks")]
+    if size > shortest:
+        rule = f"must be at most the {shortest} datapoints of the shortest task"
+        faults.add("batch_size", rule, size, f"set batch_size={shortest}, or use longer tasks")
 
 
-def _named_store(sweep: Sweep, building: Progress) -> TaskStore:
-    assert sweep.store is not None
-    store = TaskStore.open(localise(sweep.store, building), verify=True)
-    faults = []
+def _named_store(sweep: Sweep, address: str, progress: Progress) -> TaskStore:
+    store = TaskStore.open(localise(address, progress), verify=True)
+    faults = Faults(sweep.file)
     if store.manifest["recipe"] != sweep.recipe.identity():
         rule = f"must be a store of {json.dumps(sweep.recipe.identity())}"
-        faults.append(fault(sweep.file, "stream.store", rule, json.dumps(store.manifest["recipe"])))
-    missing = sorted(set(sweep.seeds) - set(store.seeds))
-    if missing:
-        remedy = (
-            f"add them: python -m streams.build {sweep.recipe.name} --out {sweep.store} --seeds {max(sweep.seeds) + 1}"
-        )
-        faults.append(fault(sweep.file, "seeds", f"must be among the store's seeds {store.seeds}", missing, remedy))
-    if faults:
-        raise ConfigError(*faults)
+        faults.add("stream.store", rule, json.dumps(store.manifest["recipe"]))
+    if missing := sorted(set(sweep.seeds) - set(store.seeds)):
+        command = f"python -m streams.build {sweep.recipe.name} --out {address} --seeds {max(sweep.seeds) + 1}"
+        faults.add("seeds", f"must be among the store's seeds {store.seeds}", missing, f"add them: {command}")
+    faults.check()
     return store

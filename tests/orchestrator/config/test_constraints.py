@@ -8,9 +8,9 @@ import pytest
 from learners.base import Learner, StreamFacts
 from orchestrator.config.constraints import check_options, check_with_store
 from orchestrator.config.load import check_sweep
-from orchestrator.config.schema import LearnerSpec
+from orchestrator.config.schema import LearnerSpec, Sweep
 from orchestrator.config.search_space import Space
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, Faults
 
 OWN = """
 from dataclasses import dataclass
@@ -77,13 +77,19 @@ def test_a_search_is_refused_only_where_none_of_its_trials_has_an_effect(own: st
     check_sweep(sweep({"name": own, "weighed": {"grid": [False, True]}, **searched}))
 
 
-def test_what_the_store_alone_knows_is_checked_with_it() -> None:
+def with_store(checked: Sweep, classes: int) -> list[str]:
+    faults = Faults(checked.file)
+    check_with_store(checked, classes, faults)
+    return list(faults)
+
+
+def test_the_number_of_classes_is_checked_with_the_store() -> None:
     checked = check_sweep(sweep({"name": "icarl", "memory": {"grid": [10, 12]}}), "mine.yaml")
-    assert check_with_store(checked, 10) == []
-    assert check_with_store(checked, 12) == [
+    assert with_store(checked, 10) == []
+    assert with_store(checked, 12) == [
         "mine.yaml: learners[0].memory.grid[0]: must be at least the stream's 12 classes (got 10)"
     ]
-    assert check_with_store(checked, 13) == [
+    assert with_store(checked, 13) == [
         "mine.yaml: learners[0].memory.grid[0]: must be at least the stream's 13 classes (got 10)",
         "mine.yaml: learners[0].memory.grid[1]: must be at least the stream's 13 classes (got 12)",
     ]
@@ -92,7 +98,9 @@ def test_what_the_store_alone_knows_is_checked_with_it() -> None:
 def test_classes_that_are_not_known_yet_are_no_fault() -> None:
     spec = LearnerSpec("icarl", {"alpha": 0.001, "updates_per_task": 5, "update_batch": 4, "mean_points": 3}, {})
     spec = LearnerSpec(spec.name, spec.fixed, {"memory": Space("grid", (1, 2))})
-    assert check_options(spec, "learners[0]", "mine.yaml", StreamFacts(10, 0)) == []
+    faults = Faults("mine.yaml")
+    check_options(spec, StreamFacts(10, 0), faults)
+    assert list(faults) == []
 
 
 @dataclass(frozen=True)

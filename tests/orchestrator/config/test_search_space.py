@@ -5,6 +5,7 @@ import numpy as np
 from learners import registry
 from orchestrator.config.option_models import model_of
 from orchestrator.config.search_space import Space, read_space
+from orchestrator.errors import Faults
 
 
 def draws(space: Space, count: int = 4000) -> np.ndarray:
@@ -38,12 +39,12 @@ def test_whole_numbers_of_a_real_option_are_real() -> None:
 
 
 def test_values_are_what_the_option_makes_of_them() -> None:
-    model, faults = model_of(registry.learner_class("foml").options_class), list[str]()
+    model, faults = model_of(registry.learner_class("foml").options_class), Faults("f")
     for kind in ("grid", "choice", "uniform", "loguniform", "randint"):
-        space = read_space({kind: [1, 10]}, model, "beta1", "beta1", "f", faults)
+        space = read_space({kind: [1, 10]}, model, "beta1", faults)
         assert repr(space) == f"Space(kind='{kind}', values=(1.0, 10.0))"
-    assert repr(read_space({"grid": [1, 10]}, model, "K", "K", "f", faults)) == "Space(kind='grid', values=(1, 10))"
-    assert not faults
+    assert repr(read_space({"grid": [1, 10]}, model, "K", faults)) == "Space(kind='grid', values=(1, 10))"
+    assert list(faults) == []
 
 
 def test_choice() -> None:

@@ -316,7 +316,7 @@ def test_a_member_whose_chunk_files_are_lost_leaves_the_population(tmp_path: Pat
             "configuration: search.scheduler: pbt needs an option that is drawn; give a learner a {loguniform: [low, high]}, {uniform: ...} or {choice: ...}"]),
         ({"search": {"scheduler": "pbt"}}, ["configuration: search.samples: must be at least 2, the size of a population (got 1)"]),
         ({"search": {"samples": 4, "algorithm": "optuna", "scheduler": {"name": "pbt", "mutate": ["K"]}}}, [
-            "configuration: search.algorithm: must be random where the scheduler is pbt, whose population is drawn at once (got optuna)",
+            "configuration: search.algorithm: must be random where the scheduler is pbt, whose population is drawn before it starts (got optuna)",
             "configuration: search.scheduler.mutate: must be options that a learner draws (got K); drawn are alpha1, beta1"]),
         ({"search": {"samples": 4, "scheduler": {"name": "pbt", "quantile": 0.6, "interval": 0}}}, [
             "configuration: search.scheduler.interval: must be greater than or equal to 1 (got 0)",
