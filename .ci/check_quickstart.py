@@ -1,4 +1,4 @@
-"""Checks what the quickstart left in the folder given: all runs complete, all curves whole, numbers that make sense."""
+"""Check the results of the quickstart in a folder: all runs finished, all curves complete, plausible numbers."""
 
 import math
 import sys
@@ -28,7 +28,7 @@ for metric, steps in (("online_error", 1120), ("validation_error", 56), ("cumula
 last = seeds[(seeds["metric"] == "cumulative_error") & (seeds["step"] == 55)].groupby("label")["value"].mean()
 print(last.to_string())
 assert all(math.isfinite(error) and 0 < error < 1 for error in last)
-# Learners that keep what they learned do better than one that starts anew with each task, and than guessing (0.9).
+# A learner that keeps its weights beats one that restarts with each task, and guessing (0.9).
 assert last["foml K=5"] < last["tfs"] - 0.05
 assert last["foml K=5"] < 0.8
 
@@ -39,4 +39,4 @@ for run in runs:
 report = folder / "results/quickstart/report"
 assert (report / "learning_curves.png").read_bytes()[:4] == b"\x89PNG"
 assert len((report / "curves.csv").read_text().splitlines()) > 10_000
-print("the quickstart's result is whole")
+print("the result of the quickstart is complete")

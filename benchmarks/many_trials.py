@@ -1,8 +1,8 @@
-"""A sweep of very many trials that do next to nothing: `python -m benchmarks.many_trials [--trials 300]`.
+"""A sweep of many trials with almost no work: `python -m benchmarks.many_trials [--trials 300]`.
 
-Three seeds each, eight slots on this machine, everything in MLflow. Printed: what a trial and a result cost, how far
-the writer is behind at the end, how much the driver's memory grows with each trial (goal: at most 100 KB), and whether
-MLflow has every run and every step once. Exit code 1 if it has not, or if memory grows more.
+Three seeds each, eight slots on this machine, everything in MLflow. Prints the cost of a trial and of a result, the
+writer's delay at the end, the growth of the driver's memory with each trial (goal: at most 100 KB), and whether
+MLflow has every run and every step once. Exit code 1 if it does not, or if memory grows more.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import learners
 SLOTS, SEEDS, BATCHES, CHUNK = 8, 3, 20, 5
 GROWTH_GOAL_KB = 100
 LEARNERS = Path(__file__).resolve().parent / "idle"
-learners.__path__.append(str(LEARNERS))  # a learner's file is its name; this one is no part of the package
+learners.__path__.append(str(LEARNERS))  # a learner's file is its name; this one is outside the package
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def _measure(trials: int) -> int:
     from orchestrator.sweep import run as execution
     from orchestrator.tracking import writer as tracking
 
-    memory: list[float] = []  # KB held by the driver as each trial ends
+    memory: list[float] = []  # the driver's KB at each trial's end
     ends: list[float] = []
     results: list[float] = []
     drains: list[float] = []
@@ -69,28 +69,28 @@ def _measure(trials: int) -> int:
         local=True,
         quiet=True,
     )
-    whole, after = _now() - began, resource.getrusage(resource.RUSAGE_SELF)
+    total, after = _now() - began, resource.getrusage(resource.RUSAGE_SELF)
     busy = ends[-1] - results[0]
-    settled = trials // 5  # by then everything is imported, and every slot at work
+    settled = trials // 5  # from then on everything is imported, and every slot busy
     growth = float(np.polyfit(np.arange(len(memory))[settled:], memory[settled:], 1)[0])
     used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
-    lacking = _lacking(Path("mlflow.db"), trials)
-    print(f"{trials} trials of {SEEDS} seeds, {SLOTS} slots, {os.cpu_count()} cores: {whole:.0f} s in all")
+    missing = _missing(Path("mlflow.db"), trials)
+    print(f"{trials} trials of {SEEDS} seeds, {SLOTS} slots, {os.cpu_count()} cores: {total:.0f} s in all")
     each, per_result = 1e3 * busy / trials, 1e3 * busy / len(results)
     print(f"first to last result: {busy:.1f} s, {each:.0f} ms a trial, {per_result:.1f} ms a result")
     print(f"driver: {1e3 * used / trials:.0f} ms of processor time a trial, writer and report included")
     print(f"writer: {sum(drains):.1f} s from the last trial's end to the last run's")
     goal = f"goal: at most {GROWTH_GOAL_KB}"
     print(f"memory of the driver: {growth:.0f} KB a trial ({goal}), {memory[-1] / 1e3:.0f} MB at the end")
-    print(f"MLflow: {lacking or 'every run and every step, once'}")
+    print(f"MLflow: {missing or 'every run and every step, once'}")
     print(f"exit code of the sweep: {result.exit_code}")
-    return int(bool(lacking) or growth > GROWTH_GOAL_KB or result.exit_code != 0)
+    return int(bool(missing) or growth > GROWTH_GOAL_KB or result.exit_code != 0)
 
 
 def _with_idle(run_trials: Callable[..., None]) -> Callable[..., None]:
-    """Trials whose actors find the idle learner, too."""
+    """`run_trials` with actors that also find the idle learner."""
 
-    def run(*given: Any, **named: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> None:
         from orchestrator.execution import learner_actor
 
         folder = str(LEARNERS)
@@ -103,28 +103,28 @@ def _with_idle(run_trials: Callable[..., None]) -> Callable[..., None]:
 
                 if folder not in learners.__path__:
                     learners.__path__.append(folder)
-                    registry.names.cache_clear()  # the process may have asked for them before
+                    registry.names.cache_clear()  # the process may have cached them before
                 super().setup(config)
 
         learner_actor.LearnerActor = LearnerActor  # type: ignore[misc]
-        run_trials(*given, **named)
+        run_trials(*args, **kwargs)
 
     return run
 
 
 def _after(method: Callable[..., None], then: Callable[[], object]) -> Callable[..., None]:
-    def call(*given: Any, **named: Any) -> None:
-        method(*given, **named)
+    def call(*args: Any, **kwargs: Any) -> None:
+        method(*args, **kwargs)
         then()
 
     return call
 
 
 def _timed(method: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         began = _now()
         try:
-            return method(*given, **named)
+            return method(*args, **kwargs)
         finally:
             seconds.append(_now() - began)
 
@@ -140,20 +140,20 @@ def _held() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1024
 
 
-def _lacking(database: Path, trials: int) -> str:
-    """What MLflow should have and has not; empty if nothing."""
+def _missing(database: Path, trials: int) -> str:
+    """What MLflow should contain and does not; empty if it is complete."""
     with closing(sqlite3.connect(database)) as connection:
         statuses = dict(connection.execute("select status, count(*) from runs group by status"))
         steps = connection.execute(
             "select count(*), count(distinct run_uuid || '/' || step) from metrics where key = 'online_loss'"
         ).fetchone()
         objectives = connection.execute("select count(*) from metrics where key = 'objective'").fetchone()[0]
-    wanted = {
+    expected = {
         "runs": ({"FINISHED": 1 + trials * (1 + SEEDS)}, statuses),
         "steps of online_loss": ((trials * SEEDS * BATCHES,) * 2, tuple(steps)),
         "objectives": (trials, objectives),
     }
-    return "; ".join(f"{name}: {there} instead of {due}" for name, (due, there) in wanted.items() if due != there)
+    return "; ".join(f"{name}: {actual} instead of {due}" for name, (due, actual) in expected.items() if due != actual)
 
 
 if __name__ == "__main__":

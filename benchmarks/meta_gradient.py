@@ -3,8 +3,8 @@
     python -m benchmarks.meta_gradient                  # CPU, one thread; the extra [bench] has the two libraries
     python -m benchmarks.meta_gradient --device cuda    # needs torch and learners/ only; missing libraries are skipped
 
-`meta_gradient_steps.py` has the step of each. All are timed in turns in one process; peak memory is measured in a
-process of its own. Before that, the meta-gradients are compared, and the run ends where they are not equal.
+`meta_gradient_steps.py` has the step of each. All are timed alternately in one process; peak memory is measured in a
+separate process. Before that, the meta-gradients are compared, and the run ends if they are not equal.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _backward(delta: Tensor, x: Tensor, w: Tensor, mask: list[bool]) -> Callable
 
 
 def timed(work: dict[str, Callable[[], object]], repetitions: int, device: torch.device) -> dict[str, list[float]]:
-    """Milliseconds of each. They take turns of a few steps, the first of which finds another's data in the cache."""
+    """Milliseconds of each, timed alternately for a few steps; the first step finds another's data in the cache."""
     taken: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(-(-repetitions // IN_A_ROW)):
         for name, run in work.items():
@@ -91,10 +91,10 @@ def _wait(device: torch.device) -> None:
 
 
 def peak(network: str, K: int, name: str, device: torch.device) -> float:
-    """MiB that this contender adds at most to a process that has run one small convolution.
+    """The maximum MiB that this contender adds to a process that has run one small convolution.
 
-    Building the window and some steps: what is kept of the window counts. On the CPU it is resident memory, by the
-    kernel's high-water mark; on a GPU what torch's allocator had handed out, and then this process will do.
+    Includes building the window and some steps: stored parts of the window count. On the CPU it is resident memory, by
+    the kernel's high-water mark; on a GPU the memory that torch's allocator handed out, and this process suffices.
     """
     small = torch.randn(2, 3, 8, 8, device=device, requires_grad=True)
     F.conv2d(small, torch.randn(4, 3, 3, 3, device=device)).sum().backward()
@@ -106,7 +106,7 @@ def peak(network: str, K: int, name: str, device: torch.device) -> float:
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from here
     before = _memory("VmRSS", device)
     step = make_step(case)
-    for _ in range(6):  # a GPU's recordings are made by the fourth
+    for _ in range(6):  # a GPU's recordings exist from the fourth on
         step()
     return _memory("VmHWM", device) - before
 
@@ -120,40 +120,40 @@ def _memory(field: str, device: torch.device) -> float:
 
 
 def distances(network: str, K: int, device: torch.device) -> dict[str, float]:
-    """‖g − ours‖ / ‖ours‖ of each contender's meta-gradient with SGD; raises SystemExit where it is too large."""
+    """‖g − ours‖ / ‖ours‖ of each contender's meta-gradient with SGD; raises SystemExit if it is too large."""
     dtype, tolerance = COMPARED_IN[network]
     case = make_case(network, K, device, dtype)
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     reference, repeated = ours(case)(), ours(case)
-    for _ in range(5):  # on a GPU the later ones are played back
+    for _ in range(5):  # on a GPU the later ones are replayed
         again = repeated()
-    found["ours"] = float((again - reference).norm() / reference.norm())
+    errors["ours"] = float((again - reference).norm() / reference.norm())
     for name, make_step in contenders(network).items():
         if "Adam" not in name:
-            found.setdefault(name, float((make_step(case)() - reference).norm() / reference.norm()))
-            if not found[name] <= tolerance:
-                raise SystemExit(f"{network}, K={K}: {name} is {found[name]:.1e} from ours, more than {tolerance}")
-    return found
+            errors.setdefault(name, float((make_step(case)() - reference).norm() / reference.norm()))
+            if not errors[name] <= tolerance:
+                raise SystemExit(f"{network}, K={K}: {name} is {errors[name]:.1e} from ours, more than {tolerance}")
+    return errors
 
 
 def rows(network: str, K: int, arguments: argparse.Namespace) -> list[str]:
     device = arguments.device
     apart = distances(network, K, device)
     case = make_case(network, K, device)
-    work: dict[str, Callable[[], object]] = {name: made(case) for name, made in contenders(network).items()}
+    work: dict[str, Callable[[], object]] = {name: make(case) for name, make in contenders(network).items()}
     if network == "rainbow":
         flop, calls = floor(K, device)
         work[BARE] = lambda: [call() for call in calls]
     taken = timed(work, arguments.repetitions if network == "rainbow" else -(-arguments.repetitions // 10), device)
-    own = median(taken["ours"])
+    ours_ms = median(taken["ours"])
     lines = []
     for name, ms in taken.items():
         memory = "" if name == BARE else f"{_peak_elsewhere(network, K, name, arguments):.0f}"
         distance = f"{apart[name]:.0e}" if name in apart else ""
-        cells = f"{median(ms):.1f} | {min(ms):.1f} | {median(ms) / own:.2f} | {memory} | {distance}"
+        cells = f"{median(ms):.1f} | {min(ms):.1f} | {median(ms) / ours_ms:.2f} | {memory} | {distance}"
         lines.append(f"| {network} | {K} | {name} | {cells} |")
     best = min((median(ms), name) for name, ms in taken.items() if name.split(",")[0] in OTHERS)
-    print(f"{network}, K={K}: {best[0] / own:.2f} times as fast as the best of the others ({best[1]})", flush=True)
+    print(f"{network}, K={K}: {best[0] / ours_ms:.2f} times as fast as the best of the others ({best[1]})", flush=True)
     if network == "rainbow":
         print(f"    bare convolutions: {flop:.0f} MFLOP, {flop / median(taken[BARE]):.0f} GFLOP/s", flush=True)
     return lines

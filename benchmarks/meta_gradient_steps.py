@@ -1,8 +1,8 @@
 """The step that `meta_gradient.py` times, by every contender.
 
 All do the same step j: from φ, θ and the last K batches, the online step on D_j, the gradient at φ_j on D_m, and dJ/dθ
-through K steps, and Adam's step on θ. Ours has kept what it keeps of the steps before; the others rerun the window,
-which is how these libraries are used. Imports `higher` and `torchopt` only where they are asked for.
+through K steps, and Adam's step on θ. Ours has stored its data of the steps before; the others rerun the window,
+as these libraries are normally used. Imports `higher` and `torchopt` only where they are needed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALPHA1, ALPHA2, BETA1, BETA2 = 0.01, 0.001, 0.05, 0.01
 SHAPES = {"rainbow": (3, 28, 28), "siamese": (3, 32, 32)}
 
 Step = Callable[[], Tensor]
-"""Does the step; returns the meta-gradient, flat."""
+"""A function that does the step and returns the meta-gradient, flat."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Case:
 
 
 def make_case(network: str, K: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Case:
-    """Noise for pictures, and every θ a little off φ, so that the pull of β₁ is not zero."""
+    """A case of noise for pictures, with every θ slightly off φ, so that the pull of β₁ is not zero."""
     phi, statistics = build(network, SHAPES[network], CLASSES, device=device, dtype=dtype).initial([0])
     g = torch.Generator().manual_seed(1)
     views = (2,) if network == "siamese" else ()
@@ -65,7 +65,7 @@ def make_case(network: str, K: int, device: torch.device, dtype: torch.dtype = t
 
 
 def ours(case: Case, online: str = "sgd", tangent: bool = True, recorded: bool = True) -> Step:
-    """Our step; the K − 1 before it are made here, with what each of them keeps."""
+    """Our step; the K − 1 steps before it run here, with the data that each of them stores."""
     network = build(case.network, SHAPES[case.network], CLASSES, tangent=tangent, **case.where)
     if isinstance(network, TangentNetwork) and not recorded:
         network.recorder = None
@@ -97,7 +97,7 @@ def ours(case: Case, online: str = "sgd", tangent: bool = True, recorded: bool =
 
 
 class Rerun:
-    """What the others share: an ordinary module at φ of the window's start, and the parts of J."""
+    """The common part of the others: an ordinary module at φ of the window's start, and the parts of J."""
 
     def __init__(self, case: Case, channels_last: bool) -> None:
         layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -207,12 +207,12 @@ OTHERS = {"unrolled": with_autograd, "higher": with_higher, "torchopt": with_tor
 
 
 def contenders(network: str) -> dict[str, Callable[[Case], Step]]:
-    """All that can run here, ours first; the others in both memory layouts."""
-    found = dict(OURS)
+    """All contenders that can run here, ours first; the others in both memory layouts."""
+    steps = dict(OURS)
     if torch.cuda.is_available():
-        found["ours, not recorded"] = lambda case: ours(case, recorded=False)
+        steps["ours, not recorded"] = lambda case: ours(case, recorded=False)
     for name, other in OTHERS.items():
         if name == "unrolled" or (network == "rainbow" and find_spec(name) is not None):
-            found[name] = lambda case, other=other: other(case, False)  # type: ignore[misc]
-            found[f"{name}, channels_last"] = lambda case, other=other: other(case, True)  # type: ignore[misc]
-    return found
+            steps[name] = lambda case, other=other: other(case, False)  # type: ignore[misc]
+            steps[f"{name}, channels_last"] = lambda case, other=other: other(case, True)  # type: ignore[misc]
+    return steps

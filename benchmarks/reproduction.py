@@ -3,8 +3,8 @@
     python -m orchestrator.sweep tune_configs/rainbow_mnist.yaml [stream.data=FOLDER]
     python -m benchmarks.reproduction rainbow-mnist [--tracking-uri sqlite:///mlflow.db] > table.md
 
-Per method: cumulative error, mean error of the last eight tasks, how many tasks until the cumulative curve's own error
-on a task first falls to 10 %, cost; means over seeds with 95 % t-intervals. Then the differences to FOML by seed.
+Per method: cumulative error, mean error of the last eight tasks, the first task with an error of at most 10 %,
+cost; means over seeds with 95 % t-intervals. Then the differences to FOML by seed.
 """
 
 import argparse
@@ -16,14 +16,14 @@ from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.tracking.reader import load_curves
 
 LAST = 8
-"""Tasks that the final error is a mean of."""
+"""Number of tasks in the mean of the final error."""
 
 
 def by_seed(frame: pd.DataFrame, label: str, metric: str) -> np.ndarray:
     """One row per seed, in order of seeds, one column per step."""
-    own = frame[(frame["label"] == label) & (frame["metric"] == metric) & frame["seed"].notna()]
-    table = own.pivot(index="seed", columns="step", values="value")
-    return table.dropna(axis=1).to_numpy(dtype=float)  # of a run that was cut off: what all seeds have
+    rows = frame[(frame["label"] == label) & (frame["metric"] == metric) & frame["seed"].notna()]
+    table = rows.pivot(index="seed", columns="step", values="value")
+    return table.dropna(axis=1).to_numpy(dtype=float)  # of an interrupted run: the steps of all seeds
 
 
 def shown(value: Interval, digits: int = 3) -> str:
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print the reproduction's tables.")
     parser.add_argument("name")
     parser.add_argument("--tracking-uri", default="sqlite:///mlflow.db")
-    parser.add_argument("--reference", default="foml", help="the label that others are compared with")
+    parser.add_argument("--reference", default="foml", help="the label that the others are compared with")
     arguments = parser.parse_args()
     frame = load_curves(arguments.name, arguments.tracking_uri)
     cumulative = {label: by_seed(frame, label, "cumulative_error")[:, -1] for label in frame["label"].unique()}

@@ -1,15 +1,15 @@
-"""What one driver, one stream actor and one MLflow can carry, measured here; docs/scale.md says what follows from it.
+"""The load that one driver, one stream actor and one MLflow can carry; docs/scale.md has the consequences.
 
     python -m benchmarks.scale
 
-- **Driver**: real sweeps on this machine, each in a process of its own, whose own CPU time is read (children excluded:
-  learners run in theirs). Two differ by the number of results alone, two by the number of trials, and the difference
-  by that many is what one costs. MLflow on SQLite is in it, the report at the end is not.
-- **Stream actor**: chunks of 40 batches of ten, ten seeds, eight requests under way.
+- **Driver**: real sweeps on this machine, each in a new process, whose CPU time is measured without its children (the
+  learners). Two sweeps differ only in the number of results, two in the number of trials; the difference in time
+  divided by the difference in number is the cost of one. MLflow on SQLite is included, the report at the end is not.
+- **Stream actor**: chunks of 40 batches of ten, ten seeds, eight concurrent requests.
 - **MLflow**: points by `log_batch`, a thousand a call, on SQLite in this process, and over HTTP to a server on SQLite.
 
-But for the stream actor's, which is a rate by the clock, all are CPU times of the process that does it, so that a
-machine that does other things as well gives nearly the same.
+Except for the stream actor's, which is a rate in wall time, all values are CPU times of the process in question, so
+that other load on the machine changes them little.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SWEEPS: dict[str, dict[str, int]] = {
     "many trials": {"trials": 42, "train": 400, "chunk": 40},
     "few trials": {"trials": 2, "train": 400, "chunk": 40},
 }
-"""`train`: points in the one task of the stream, learned ten at a time."""
+"""`train`: datapoints in the only task of the stream, learned ten at a time."""
 BATCH = 10
 LEARNERS_A_NODE = 8
 CHUNK, SEEDS = 40, 10
 
 
 def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
-    """Run one sweep here. Returns what this process used, and how much of everything there was."""
+    """Run one sweep here; return the resources used, and the numbers of trials, results and points."""
     from orchestrator.report import write as report_write
     from orchestrator.tracking import writer
 
@@ -55,11 +55,11 @@ def sweep(trials: int, train: int, chunk: int) -> dict[str, int]:
         points += sum(curve.size for curve in curves.by_batch.values()) + 2 * len(curves.evaluations.get("error", ()))
         real_send(self, key, curves)
 
-    def before_report(*words: Any, **more: Any) -> Any:
+    def before_report(*args: Any, **kwargs: Any) -> Any:
         used["cpu_us"] = int(1e6 * sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
-        status = Path("/proc/self/status").read_text()  # ru_maxrss would remember what started this process
+        status = Path("/proc/self/status").read_text()  # ru_maxrss would include the process that started this one
         used["memory"] = 1024 * int(status.partition("VmHWM:")[2].split()[0])
-        return real_report(*words, **more)
+        return real_report(*args, **kwargs)
 
     writer.Writer.results = counted  # type: ignore[method-assign]
     report_write.write_report = before_report
@@ -84,9 +84,9 @@ def driver() -> Iterator[str]:
     measured = {}
     for name, size in SWEEPS.items():
         with tempfile.TemporaryDirectory() as folder:
-            words = [sys.executable, "-m", "benchmarks.scale", "--sweep", json.dumps(size)]
+            command = [sys.executable, "-m", "benchmarks.scale", "--sweep", json.dumps(size)]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
-            done = subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
         measured[name] = json.loads(done.stdout.splitlines()[-1])
         yield f"sweep {name}: {measured[name]}"
     for what in ("results", "trials"):
@@ -98,7 +98,7 @@ def driver() -> Iterator[str]:
 
 
 def stream_actor() -> Iterator[str]:
-    """What one stream actor serves, and what a result weighs on the network."""
+    """The rate of one stream actor, and the size of a chunk."""
     import ray
 
     from orchestrator.execution.ray_session import ray_running
@@ -134,7 +134,7 @@ def stream_actor() -> Iterator[str]:
 
 
 def result_weight() -> Iterator[str]:
-    """Bytes that a learner sends to the driver with each result."""
+    """The bytes that a learner sends to the driver with each result."""
     from orchestrator.protocol import online
     from streams import build
     from streams.rainbow import RainbowDigits
@@ -149,7 +149,7 @@ def result_weight() -> Iterator[str]:
 
 
 def mlflow_rate(uri: str, name: str, server: int | None = None) -> Iterator[str]:
-    """Points by batches of a thousand, here and in the server's process (and its children)."""
+    """The CPU time of a point, in batches of a thousand, here and in the server's process (and its children)."""
     from orchestrator.tracking.database import connect, experiment_id, prepare
     from orchestrator.tracking.points import Point
     from orchestrator.tracking.runs import write
@@ -160,34 +160,36 @@ def mlflow_rate(uri: str, name: str, server: int | None = None) -> Iterator[str]
     run = client.create_run(experiment).info.run_id
     write(client, run, [Point("warm", 0, 1.0, 1)])
     servers = [] if server is None else [server, *children(server)]
-    before, own, sent = sum(map(cpu_of, servers)), time.process_time(), 0
+    before, start, sent = sum(map(cpu_of, servers)), time.process_time(), 0
     while sent < 20_000:
         write(client, run, [Point(f"m{sent % 7}", sent + step, 0.5, 1_700_000_000_000) for step in range(1_000)])
         sent += 1_000
-    own, there = time.process_time() - own, sum(map(cpu_of, servers)) - before
+    local, remote = time.process_time() - start, sum(map(cpu_of, servers)) - before
     client.delete_run(run)
-    yield f"MLflow, {name}: {1e6 * own / sent:.0f} us for a point here, {1e6 * there / sent:.0f} us in the server"
+    yield f"MLflow, {name}: {1e6 * local / sent:.0f} us for a point here, {1e6 * remote / sent:.0f} us in the server"
 
 
 def cpu_of(process: int) -> float:
-    """Seconds of CPU that a process has used."""
+    """The CPU seconds that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def children(parent: int) -> list[int]:
-    """Processes that a process has started, and those that they have."""
-    own = [int(each) for path in Path(f"/proc/{parent}/task").glob("*/children") for each in path.read_text().split()]
-    return own + [grandchild for child in own for grandchild in children(child)]
+    """The descendants of a process."""
+    direct = [
+        int(each) for path in Path(f"/proc/{parent}/task").glob("*/children") for each in path.read_text().split()
+    ]
+    return direct + [grandchild for child in direct for grandchild in children(child)]
 
 
 @contextmanager
 def server(folder: Path) -> Iterator[tuple[str, int]]:
-    """An MLflow server on SQLite, and its process."""
+    """An MLflow server on SQLite: its address and its process id."""
     port = 5_071
-    words = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/server.db"]
-    words += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    with (folder / "log").open("w") as log, subprocess.Popen(words, cwd=folder, stdout=log, stderr=log) as process:
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder}/server.db"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    with (folder / "log").open("w") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
         try:
             import urllib.request
 

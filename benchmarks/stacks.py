@@ -1,11 +1,11 @@
-"""What a batch costs a stack of R seeds, for every learner: prediction and update on the Rainbow network.
+"""Cost of a batch for a stack of R seeds, for every learner: prediction and update on the Rainbow network.
 
     python -m benchmarks.stacks                  # CPU, one thread
     python -m benchmarks.stacks --device cuda    # needs torch and learners/ only
 
-A stack shares one learner. On a CPU its seeds are computed one after another; a GPU has room for many at once, and this
-table says for how many. Pictures are noise: what is learned does not change what it costs. Learners that train when a
-task ends are given an end of task every nine batches, and its share of the time is in each batch's.
+A stack shares one learner. On a CPU its seeds are computed one after another; a GPU can compute many in parallel, and
+this table shows how many. Pictures are noise: the content does not change the cost. Learners that train at the end of a
+task get an end of task every nine batches, whose time is divided among the batches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from learners.networks.build import build
 N, CLASSES, PICTURES, TASK, SHAPE = 10, 10, 2000, 9, (3, 28, 28)
 
 
-def made(name: str, replicates: int, device: torch.device) -> tuple[Learner, ImageTable]:
+def assemble(name: str, replicates: int, device: torch.device) -> tuple[Learner, ImageTable]:
     pixels = np.random.default_rng(0).integers(0, 256, (PICTURES, *SHAPE), dtype=np.uint8)
     images = ImageTable(pixels, device=device)
     network = build("rainbow", SHAPE, CLASSES, device=device)
@@ -31,8 +31,8 @@ def made(name: str, replicates: int, device: torch.device) -> tuple[Learner, Ima
 
 
 def milliseconds(name: str, replicates: int, device: torch.device, tasks: int) -> float:
-    """Per batch, over `tasks` tasks after two that warm up."""
-    learner, images = made(name, replicates, device)
+    """Milliseconds per batch, over `tasks` tasks after two for warm-up."""
+    learner, images = assemble(name, replicates, device)
     g = torch.Generator().manual_seed(1)
     for task in range(2 + tasks):
         if task == 2:

@@ -2,19 +2,19 @@
 
     python -m benchmarks.streams [--data DIR] [--seconds 3]
 
-(as a module: run as a file, this one would stand in the way of the package `streams`)
+(as a module: run as a file, this one would shadow the package `streams`)
 
-Three ways bring the same batches of ten, decoded to float tensors on the CPU:
+Three sources deliver the same batches of ten, decoded to float tensors on the CPU:
 
-- `StreamActor`: ids and labels from the node's stream actor, a chunk ahead, pixels from the learner's own map (what a
-  sweep does);
+- `StreamActor`: ids and labels from the node's stream actor, a chunk ahead, pixels from the learner's own map (as in a
+  sweep);
 - direct: ids, labels and pixels from the mapped files in this process, no actor;
 - `torch.utils.data.DataLoader` with 2 workers over the same images.
 
 Goals: at least 20 times DataLoader; at most 1.5 times the time of the direct read; a learner waits for data for less
 than 1 % of its time; four learners hold the images once. Pairs and singles are of the same 60,000 images of 3x32x32:
-CIFAR-100 from `--data` (a folder that holds cifar-100-python), or as many random ones. Rainbow-Digits are singles that
-the learner draws on a colour; DataLoader's workers draw them by the same code.
+CIFAR-100 from `--data` (a folder that holds cifar-100-python), or the same number of random ones. Rainbow-Digits are
+singles that the learner draws on a colour; DataLoader's workers draw them by the same code.
 """
 
 import argparse
@@ -62,13 +62,13 @@ class CifarSingles(SingleTasks):
 
 N = 10
 CHUNK = 40
-"""Batches that are read at once: the orchestrator's default."""
+"""Batches per read: the orchestrator's default."""
 ROUNDS = 3
 LEARNERS = 4
 
 
 def write_random_cifar(folder: Path) -> None:
-    """Random images in CIFAR-100's layout and sizes: for speed, what they show is all one."""
+    """Write random images in CIFAR-100's layout and sizes, whose content does not matter for speed."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     names = {"fine_label_names": [f"{number:02d}" for number in range(100)]}
@@ -88,12 +88,12 @@ def image_table(store: TaskStore) -> learners.ImageTable:
 
 
 class Pictures(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """The stream's training points one by one, as a DataLoader wants them."""
+    """The stream's training datapoints one by one, as a DataLoader expects them."""
 
     def __init__(self, store: TaskStore) -> None:
         stream = Stream(store, 0)
-        points = stream.read(0, stream.length)
-        self._ids, self._labels = torch.from_numpy(points.image_ids), torch.from_numpy(points.labels)
+        datapoints = stream.read(0, stream.length)
+        self._ids, self._labels = torch.from_numpy(datapoints.image_ids), torch.from_numpy(datapoints.labels)
         self._images = image_table(store)
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ def from_loader(store: TaskStore) -> Iterator[torch.Tensor]:
 
 
 def from_source(store: TaskStore, source: Source) -> Iterator[torch.Tensor]:
-    """Batches as the protocol makes them: a chunk of ids and labels, then pixels batch by batch."""
+    """Batches as the protocol assembles them: a chunk of ids and labels, then pixels batch by batch."""
     torch.set_num_threads(1)
     images = image_table(store)
     length = source.shape().length
@@ -124,25 +124,25 @@ def from_source(store: TaskStore, source: Source) -> Iterator[torch.Tensor]:
 
 
 def speed(batches: Iterator[torch.Tensor], seconds: float) -> float:
-    """Datapoints per second, from the tenth batch on (starting workers is not counted), for about so many seconds."""
+    """Datapoints per second, from the tenth batch on (starting workers is not counted), for about `seconds` seconds."""
     for _ in range(10):
         next(batches)
-    began, points, now = time.perf_counter(), 0, 0.0
+    began, datapoints, now = time.perf_counter(), 0, 0.0
     for _ in batches:
-        points += N
+        datapoints += N
         now = time.perf_counter()
         if now - began > seconds:
             break
-    return points / (now - began)
+    return datapoints / (now - began)
 
 
 def best(make: Callable[[], Iterator[torch.Tensor]], seconds: float) -> float:
-    """The fastest of some rounds: what disturbs a round only makes it slower."""
+    """The fastest of some rounds: disturbances only make a round slower."""
     return max(speed(make(), seconds / ROUNDS) for _ in range(ROUNDS))
 
 
 class Timed:
-    """A source that adds up how long it lets its reader wait."""
+    """A source that adds up the time that its reader waits."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -159,13 +159,13 @@ class Timed:
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
         began = time.perf_counter()
-        points = self._source.held_out(tasks, split)
+        datapoints = self._source.held_out(tasks, split)
         self.waited += time.perf_counter() - began
-        return points
+        return datapoints
 
 
 def waiting_share(store: TaskStore, source: Source, chunks: int) -> float:
-    """The share of its time that the quickest learner waits for data, over some chunks after the first."""
+    """The share of time that the fastest learner waits for data, over some chunks after the first."""
     timed = Timed(source)
     run = online.assemble(store, "online", {}, [0], N, source=timed)
     run.advance(CHUNK)
@@ -176,11 +176,11 @@ def waiting_share(store: TaskStore, source: Source, chunks: int) -> float:
 
 
 def hold_images(path: str, connection: Connection) -> None:
-    """Be one of the learners that read every image; tell what of the mapped file is resident, in bytes."""
+    """Read every image, as a learner would; send the resident bytes of the mapped file."""
     store = TaskStore.open(path)
     store.pixels.max()
     connection.send("read")
-    connection.recv()  # all have read: what is shared is shared now
+    connection.recv()  # all have read: all shared pages are shared now
     connection.send(resident(store.path / "images.arrow"))
     connection.recv()
 
@@ -224,17 +224,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help=f"folder that holds {FOLDER}")
     parser.add_argument("--seconds", type=float, default=3.0, help="time for each measurement (default 3)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        if given.data is None:
+        if arguments.data is None:
             write_random_cifar(Path(scratch) / FOLDER)
-        data = str(given.data or scratch)
+        data = str(arguments.data or scratch)
         stores = {
             "pairs": build.build(OnlineCifar100(data=data), [0], Path(scratch) / "pairs"),
             "singles": build.build(CifarSingles(data=data), [0], Path(scratch) / "singles"),
             "rainbow": build.cached(RainbowDigits(), [0]),
         }
-        measure(stores, given.seconds)
+        measure(stores, arguments.seconds)
 
 
 def measure(stores: dict[str, TaskStore], seconds: float) -> None:
@@ -242,7 +242,7 @@ def measure(stores: dict[str, TaskStore], seconds: float) -> None:
     sequential = Sequential()
     with ray_running(local=True):
         for kind, store in stores.items():
-            # In turns, so that both meet the same disturbances.
+            # Alternating, so that both meet the same disturbances.
             rates: dict[str, list[float]] = {"actor": [], "direct": []}
             with StreamActors(store, [0], None, store.path.parent, print):
                 for _ in range(ROUNDS):

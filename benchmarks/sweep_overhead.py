@@ -1,9 +1,9 @@
-"""What a sweep costs beyond what its trials do: `python -m benchmarks.sweep_overhead [--minutes 2] [--K 5]`.
+"""Overhead of a sweep beyond its trials: `python -m benchmarks.sweep_overhead [--minutes 2] [--K 5]`.
 
 The same configurations on the same streams, once as a sweep (Ray, stream actors, checkpoints, MLflow, report), and once
-by a bare script in as many processes at once, which call the protocol and keep nothing. Goal: at most 5 % more. Printed
-beside it: what the sweep's estimate of the time left came to on the way, against the time that was left (goal: within
-20 % from a tenth of the way on).
+by a bare script in the same number of parallel processes, which call the protocol and store nothing. Goal: at most 5 %
+more. Also prints the sweep's estimates of the time left against the actual time left (goal: within 20 % from a tenth of
+the time on).
 """
 
 import argparse
@@ -22,13 +22,13 @@ SEEDS = [0, 1, 2]
 WAYS = (0.1, 0.25, 0.5, 0.75)
 _BARE = """
 import sys, torch
-from orchestrator import protocol
+from orchestrator.protocol import online
 from streams import recipes
 from streams.build import cached
 torch.set_num_threads(1)
 store = cached(recipes()["rainbow_digits"](**{stream}), {seeds})
 for options in {options}:
-    run = protocol.assemble(store, "foml", options, {seeds})
+    run = online.assemble(store, "foml", options, {seeds})
     while not run.finished:
         run.advance(40)
 """
@@ -40,25 +40,25 @@ def main() -> None:
     parser.add_argument(
         "--K", type=int, default=5, help="FOML's; the paper's is the default, 1 learns three times as fast"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     cores = os.cpu_count() or 1
-    count = _rounds(given.minutes, given.K) * cores
-    learners = [{"K": given.K, "beta1": 0.001 * (1 + number)} for number in range(count)]
+    count = _rounds(arguments.minutes, arguments.K) * cores
+    learners = [{"K": arguments.K, "beta1": 0.001 * (1 + number)} for number in range(count)]
     with tempfile.TemporaryDirectory(prefix="foml-overhead-") as folder:
         os.chdir(folder)
         bare = _bare(learners, cores)
-        whole, trials, lefts = _sweep(learners)
-    print(f"{len(learners)} configurations of FOML, K = {given.K}, {len(SEEDS)} seeds, on {cores} cores")
-    print(f"bare script: {bare:.1f} s; sweep: {whole:.1f} s, {whole / bare - 1:+.1%} (goal: at most +5 %)")
+        total, trials, lefts = _sweep(learners)
+    print(f"{len(learners)} configurations of FOML, K = {arguments.K}, {len(SEEDS)} seeds, on {cores} cores")
+    print(f"bare script: {bare:.1f} s; sweep: {total:.1f} s, {total / bare - 1:+.1%} (goal: at most +5 %)")
     print(f"  of which its trials, from the first's start to the last's end: {trials:.1f} s, {trials / bare - 1:+.1%}")
-    print("\n| of the way | time left, as estimated | as it was | |\n|---|---|---|---|")
+    print("\n| of the time | estimated time left | actual | |\n|---|---|---|---|")
     for way in WAYS:
         estimated, was = _at(way, lefts)
         print(f"| {way:.0%} | {estimated:.1f} s | {was:.1f} s | {estimated / was - 1:+.0%} |")
 
 
 def _rounds(minutes: float, K: int) -> int:
-    """Configurations, one after the other, that are so many minutes of work."""
+    """The number of configurations that take `minutes` minutes, one after the other."""
     from orchestrator.protocol import online
     from streams import recipes
     from streams.build import cached
@@ -95,13 +95,13 @@ def _sweep(options: list[dict[str, Any]]) -> tuple[float, float, list[tuple[floa
     began = time.monotonic()
     command = [sys.executable, "-m", "benchmarks.sweep_overhead_eta", "--local", "sweep.yaml"]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    whole = time.monotonic() - began
+    total = time.monotonic() - began
     lefts = [tuple(map(float, line.split())) for line in Path("etas").read_text().splitlines()]
-    return whole, lefts[-1][0], [(at, left) for at, left in lefts]
+    return total, lefts[-1][0], [(at, left) for at, left in lefts]
 
 
 def _at(way: float, lefts: list[tuple[float, float]]) -> tuple[float, float]:
-    """The estimate when so much of the time had gone, and what was left then."""
+    """The estimate after the share `way` of the time, and the actual time left then."""
     end = lefts[-1][0]
     at, estimated = next((at, left) for at, left in lefts if at >= way * end)
     return estimated, end - at

@@ -1,4 +1,4 @@
-"""The sweep's command, writing down each estimate of the time left; run by `benchmarks.sweep_overhead`."""
+"""The sweep command, with a record of each estimate of the time left; run by `benchmarks.sweep_overhead`."""
 
 import sys
 from pathlib import Path
@@ -8,15 +8,15 @@ from orchestrator.console.progress import Progress
 from orchestrator.sweep import __main__, run
 
 
-class Noted(Progress):
-    """Into the file `etas`: seconds since the trials began, and those left by the estimate."""
+class RecordedProgress(Progress):
+    """Progress that writes the file `etas`: seconds since the trials began, and the estimated seconds left."""
 
-    def advanced(self, *given: Any, **named: Any) -> None:
-        super().advanced(*given, **named)
+    def advanced(self, *args: Any, **kwargs: Any) -> None:
+        super().advanced(*args, **kwargs)
         self._note()
 
-    def ended(self, *given: Any, **named: Any) -> None:
-        super().ended(*given, **named)
+    def ended(self, *args: Any, **kwargs: Any) -> None:
+        super().ended(*args, **kwargs)
         self._note()
 
     def _note(self) -> None:
@@ -27,5 +27,5 @@ class Noted(Progress):
 
 
 if __name__ == "__main__":
-    run.Progress = Noted  # type: ignore[misc]
+    run.Progress = RecordedProgress  # type: ignore[misc]
     sys.exit(__main__.main(sys.argv[1:]))

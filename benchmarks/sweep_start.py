@@ -1,8 +1,8 @@
-"""Seconds from the command to the first update, and where they go: `python -m benchmarks.sweep_start`.
+"""Seconds from the command to the first update, by phase: `python -m benchmarks.sweep_start`.
 
-Each try is the command as its user types it, in an empty folder: a database of its own is made, a Ray of its own is
-started, and the first batch is learned by an actor. The clock starts before the interpreter does and ends with the
-first batch. The task store is in the cache, as it is for every sweep but the first. Goal: 15 s on two idle cores.
+Each try runs the user's command in an empty folder: it creates a database, starts a Ray instance, and an actor learns
+the first batch. The clock starts before the interpreter and ends with the first batch. The task store is in the cache,
+as for every sweep except the first. Goal: 15 s on two idle cores.
 """
 
 from __future__ import annotations
@@ -56,11 +56,13 @@ def _one() -> dict[str, float]:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise SystemExit(done.stderr)
-        found = {name: float(at) - began for name, at in (line.split("\t") for line in marks.read_text().splitlines())}
+        seconds = {
+            name: float(at) - began for name, at in (line.split("\t") for line in marks.read_text().splitlines())
+        }
         (trial,) = Path(folder, "results", "start").glob("*/attempt-0001")
-        found["the actor sets up its trial"] = trial.stat().st_ctime - began
-        found["first update"] = _first_update(trial.parent) - began
-    return dict(sorted(found.items(), key=lambda item: item[1]))
+        seconds["the actor sets up its trial"] = trial.stat().st_ctime - began
+        seconds["first update"] = _first_update(trial.parent) - began
+    return dict(sorted(seconds.items(), key=lambda item: item[1]))
 
 
 def _first_update(trial: Path) -> float:

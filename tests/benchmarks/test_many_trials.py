@@ -1,4 +1,4 @@
-"""Hundreds of trials through Ray and MLflow: all of it is there, once, and the driver's memory stays small."""
+"""Hundreds of trials through Ray and MLflow: MLflow is complete, without duplicates, and the driver's memory stays small."""
 
 import os
 import re
@@ -12,21 +12,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def many(trials: int, folder: Path) -> str:
-    """What the benchmark prints; it ends with 1 if MLflow lacks a run or a step, or if memory grows by more than its
-    goal."""
+    """The benchmark's output; it exits with 1 if a run or a step is missing in MLflow, or if memory exceeds its goal."""
     command = [sys.executable, "-m", "benchmarks.many_trials", "--trials", str(trials)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    print(process.stdout)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.mark.timeout(850)
 def test_three_hundred_trials(tmp_path: Path) -> None:
-    told = many(300, tmp_path)
-    assert "MLflow: every run and every step, once" in told and "exit code of the sweep: 0" in told
-    growth = re.search(r"memory of the driver: (-?\d+) KB a trial", told)
+    output = many(300, tmp_path)
+    assert "MLflow: every run and every step, once" in output and "exit code of the sweep: 0" in output
+    growth = re.search(r"memory of the driver: (-?\d+) KB a trial", output)
     assert growth is not None and int(growth[1]) <= 100
 
 

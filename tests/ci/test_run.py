@@ -1,7 +1,6 @@
-"""`.ci/run` ends well only if each of its steps does, and leaves nothing behind.
+"""`.ci/run` succeeds only if each of its steps does, and leaves no files.
 
-The steps themselves are stood in for by commands that do nothing, or fail where a test says so: what is tested is the
-script that calls them.
+Stubs replace the steps: they do nothing, or fail where a test wants a failure. The script that calls them is tested.
 """
 
 import os
@@ -12,16 +11,16 @@ import pytest
 
 RUN = Path(__file__).parents[2] / ".ci/run"
 STEP = """#!/bin/sh
-said="$(basename "$0") $*"
-echo "$said" >>"$STEPS"
-case "$said" in *"-m venv "*) mkdir -p "$3/bin" && : >"$3/bin/activate" ;; esac
-[ -z "$FAILING" ] || case "$said" in $FAILING) exit 7 ;; esac
+step="$(basename "$0") $*"
+echo "$step" >>"$STEPS"
+case "$step" in *"-m venv "*) mkdir -p "$3/bin" && : >"$3/bin/activate" ;; esac
+[ -z "$FAILING" ] || case "$step" in $FAILING) exit 7 ;; esac
 """
 STEPS = ["python3", "python", "pip", "ruff", "mypy", "lint-imports", "pytest", "apt-get"]
 
 
 def run(folder: Path, failing: str = "") -> tuple[int, list[str]]:
-    """The exit status of `.ci/run` when commands like the pattern `failing` fail, and all that it called."""
+    """The exit status of `.ci/run` when commands that match `failing` fail, and the commands that it called."""
     commands = folder / "bin"
     commands.mkdir()
     for name in STEPS:
@@ -40,12 +39,12 @@ def run(folder: Path, failing: str = "") -> tuple[int, list[str]]:
     return ended.returncode, (folder / "steps").read_text().splitlines()
 
 
-def test_all_is_well_if_each_step_is(tmp_path: Path) -> None:
+def test_the_run_succeeds_if_each_step_does(tmp_path: Path) -> None:
     status, steps = run(tmp_path)
     assert status == 0
     expected = ["-m venv", "pip install", "ruff check", "ruff format", "mypy", "lint-imports", "pytest -q -n 2"]
     expected += ["python -m orchestrator.sweep", "python -m orchestrator.sweep --plan", "check_quickstart.py"]
-    called = iter(step for step in steps if "cluster" not in step)  # which runs beside the main job
+    called = iter(step for step in steps if "cluster" not in step)  # the cluster runs in parallel to the main job
     assert all(any(want in step for step in called) for want in expected), steps
     assert sum("tests/cluster" in step for step in steps) == 1
 
@@ -66,12 +65,12 @@ def test_all_is_well_if_each_step_is(tmp_path: Path) -> None:
         "python .ci/check_quickstart.py *",
     ],
 )
-def test_a_step_that_fails_is_a_failure_of_the_whole(tmp_path: Path, step: str) -> None:
+def test_a_failed_step_fails_the_run(tmp_path: Path, step: str) -> None:
     status, steps = run(tmp_path, step)
     assert status != 0
-    assert any("pip install" in said for said in steps) == (not step.startswith("python3"))
+    assert any("pip install" in called for called in steps) == (not step.startswith("python3"))
 
 
-def test_what_the_doctor_finds_is_told_and_is_no_failure(tmp_path: Path) -> None:
+def test_findings_of_the_doctor_are_no_failure(tmp_path: Path) -> None:
     status, steps = run(tmp_path, "*orchestrator.doctor*")
     assert (status, "python -m orchestrator.sweep --plan" in steps) == (0, True)

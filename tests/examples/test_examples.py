@@ -1,4 +1,4 @@
-"""The examples of the documentation do what their pages say: a learner, a stream and a sweep of one's own."""
+"""The examples of the documentation work as described: a user's own learner, stream and sweep."""
 
 import json
 import os
@@ -28,11 +28,11 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_learner_of_ones_own_is_swept(folder: Path) -> None:
+def test_a_sweep_of_a_users_own_learner(folder: Path) -> None:
     done = run(folder, "-m", "orchestrator.sweep", "own_learner.yaml", "--local", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    labels = {one["label"]: one for one in told["configurations"]}
+    document = json.loads(done.stdout)
+    labels = {one["label"]: one for one in document["configurations"]}
     assert set(labels) == {"my_learners.averaged decay=0.5", "my_learners.averaged decay=0.9", "online"}
     assert all(one["usable"] and one["n"] == 2 for one in labels.values())
     run_id = labels["my_learners.averaged decay=0.9"]["run_id"]
@@ -54,14 +54,14 @@ def test_a_stream_from_a_folder_of_images_is_planned(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("nowhere.mine", "nowhere.mine must be a module that can be imported (ModuleNotFoundError: No module named 'nowhere')"),
         ("learners.base", "learners.base must define exactly one Learner (found 0)"),
     ],
 )  # fmt: skip
-def test_a_module_that_holds_no_learner(name: str, told: str) -> None:
-    given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": name}], "seeds": 1}
+def test_a_module_without_a_learner_is_refused(name: str, message: str) -> None:
+    sweep = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": [{"name": name}], "seeds": 1}
     with pytest.raises(ConfigError) as caught:
-        check_sweep(given)
-    assert str(caught.value) == f"configuration: learners[0].name: {told}"
+        check_sweep(sweep)
+    assert str(caught.value) == f"configuration: learners[0].name: {message}"
