@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.tracking.database import DEFAULT_URI, in_one_line, open_existing
+from orchestrator.tracking.database import DEFAULT_URI, first_line, in_one_line, open_existing
 from orchestrator.tracking.names import from_text, sweep_key, unlisted
 from orchestrator.tracking.runs import PARENT, POPULATION, REMOVED, STOPPED_AT, search
 from orchestrator.tracking.tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
@@ -275,6 +278,63 @@ def _varying(configurations: Sequence[ConfigurationRuns]) -> dict[str, str]:
                 values[key].append(value)
     varying = [key for key, there in values.items() if len(there) > 1]
     return {key: f"{key} (option)" if key in COLUMNS else key for key in sorted(varying)}
+
+
+class ArtifactError(OrchestratorError):
+    """A run, a metric or an artifact that is missing or out of reach; the message is MLflow's reason in one line."""
+
+
+@contextmanager
+def _as_artifact_error() -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise ArtifactError(first_line(error)) from error
+
+
+def artifact(client: Any, run_id: str, path: str, folder: str) -> Path:
+    """Download an artifact of a run into a folder. Returns the path of the file.
+
+    Raises:
+        ArtifactError: The artifact is missing or out of reach.
+    """
+    with _as_artifact_error():
+        return Path(client.download_artifacts(run_id, path, folder))
+
+
+def artifact_text(client: Any, run_id: str, path: str) -> str:
+    """The content of a text file among a run's artifacts.
+
+    Raises:
+        ArtifactError: The artifact is missing or out of reach.
+        UnicodeDecodeError: The file is not UTF-8.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return artifact(client, run_id, path, folder).read_text(encoding="utf-8")
+
+
+def artifact_files(client: Any, run_id: str, folder: str) -> list[str]:
+    """The paths of all files below a folder of a run's artifacts.
+
+    Raises:
+        ArtifactError: The run is missing, or its artifacts are out of reach.
+    """
+    with _as_artifact_error():
+        entries = client.list_artifacts(run_id, folder)
+    files = [entry.path for entry in entries if not entry.is_dir]
+    return files + [file for entry in entries if entry.is_dir for file in artifact_files(client, run_id, entry.path)]
+
+
+def history(client: Any, run_id: str, metric: str) -> dict[int, float]:
+    """A metric of a run: step → value.
+
+    Raises:
+        ArtifactError: The run is missing or out of reach.
+    """
+    with _as_artifact_error():
+        return {point.step: point.value for point in client.get_metric_history(run_id, metric)}
 
 
 _LISTED = 5
