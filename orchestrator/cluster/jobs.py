@@ -162,7 +162,7 @@ def submit(
     _same_state(head, manner)
     with tempfile.TemporaryDirectory() as scratch:
         given = Path(scratch) / "sweep.yaml"
-        given.write_text(yaml.safe_dump(dict(sweep.given), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        given.write_text(yaml.safe_dump(dict(sweep.source), sort_keys=False, allow_unicode=True), encoding="utf-8")
         head.put(given, f"{SHARED}/jobs/{job}.yaml")
     storage = sweep.document.storage
     elsewhere = [f"storage={storage}"] if is_address(storage) else []

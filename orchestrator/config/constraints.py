@@ -102,7 +102,7 @@ def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[Lea
     if search.algorithm == "optuna":
         rule = "must be random where the scheduler is pbt, whose population is drawn before it starts"
         faults.add("search.algorithm", rule, search.algorithm)
-    drawn = {key for spec in learners for key in spec.drawn}
+    drawn = {key for spec in learners for key in spec.drawn_spaces}
     if not drawn:
         remedy = "give a learner a {loguniform: [low, high]}, {uniform: ...} or {choice: ...}"
         faults.add("search.scheduler", "pbt needs an option that is drawn", remedy=remedy)
@@ -113,9 +113,9 @@ def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[Lea
         faults.add("search.scheduler.mutate", "must be options that a learner draws", name, near)
     for index, spec in enumerate(learners):
         changeable = registry.learner_class(spec.name).changeable
-        for key in spec.drawn:
+        for key in spec.drawn_spaces:
             if key not in changeable:
                 rule = f"cannot change in the middle of a run of {spec.name}, as a copy under pbt would make it"
                 able = f" (these can: {', '.join(changeable)})" if changeable else ""
                 remedy = f"give it a value, or {{grid: [...]}} for a population of each{able}"
-                faults.at("learners", index).add(key, rule, spec.drawn[key].kind, remedy)
+                faults.at("learners", index).add(key, rule, spec.drawn_spaces[key].kind, remedy)

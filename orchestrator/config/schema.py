@@ -157,7 +157,7 @@ class LearnerSpec:
     spaces: dict[str, Space]
 
     @property
-    def drawn(self) -> dict[str, Space]:
+    def drawn_spaces(self) -> dict[str, Space]:
         """The spaces that values are drawn from, which are all but grids."""
         return {key: space for key, space in self.spaces.items() if not space.is_grid}
 
@@ -168,8 +168,8 @@ class Sweep:
 
     Attributes:
         file: what messages call its source.
-        given: the content of the source.
-        document: the top level of the content, with defaults.
+        source: the content of the file, with overrides.
+        document: the top level of the source, with defaults.
         recipe: of the stream.
         store: folder or address of the task store; None for the cache.
         schedule: of the stream.
@@ -178,7 +178,7 @@ class Sweep:
     """
 
     file: str
-    given: Mapping[str, Any]
+    source: Mapping[str, Any]
     document: Document
     recipe: Recipe
     store: str | None

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from orchestrator.plan.plan import Plan, canonical
+from orchestrator.plan.plan import Plan
+from streams.store.canonical_json import canonical
 
 INTERVAL = 5.0
 """Seconds between two lines."""

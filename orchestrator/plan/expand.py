@@ -1,4 +1,4 @@
-"""From a checked sweep to its plan: grids are crossed, the rest is drawn, and what comes twice is left out."""
+"""Expands a checked sweep into its plan: grids are crossed, the rest is drawn, and duplicates are left out."""
 
 from __future__ import annotations
 
@@ -8,104 +8,79 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.config.schedulers import PbtOptions
-from orchestrator.config.schema import LearnerSpec, Sweep
-from orchestrator.plan.plan import (
-    Configuration,
-    Plan,
-    Population,
-    Study,
-    Trial,
-    canonical,
-    generator,
-    labelled,
-    short_hash,
-)
+from orchestrator.config.schema import LearnerSpec, Search, Sweep
+from orchestrator.plan.plan import Configuration, Plan, Population, Study, Trial, generator, label_with
 from streams.schedule import HeldBack, Schedule
+from streams.store.canonical_json import canonical, digest
 
 
 def make_plan(sweep: Sweep, store_hash: str) -> Plan:
-    """Cross the grids, draw the rest, and leave out what comes twice."""
+    """The plan of a sweep on the task store with this hash."""
+    search, seeds = sweep.document.search, tuple(sweep.seeds)
     stream = {
         "name": sweep.recipe.name,
         "options": sweep.recipe.options(),
-        "schedule": _described(sweep.schedule),
+        "schedule": _schedule(sweep.schedule),
         "store": store_hash,
     }
-    several = len(sweep.learners) > len({spec.name for spec in sweep.learners})
-    searched = sweep.document.search.algorithm == "optuna"
+    repeated = len(sweep.learners) > len({spec.name for spec in sweep.learners})
     trials: dict[str, Trial] = {}
-    studies: list[Study] = []
-    populations: list[Population] = []
-    for spec in sweep.learners:
-        always_shown = _unlike_defaults(spec) if several else {}
-        if searched and spec.drawn:
-            studies += _studies(spec, sweep, stream, always_shown)
-            continue
-        if isinstance(sweep.scheduler, PbtOptions) and spec.drawn:
-            populations += _populations(spec, sweep, sweep.scheduler, stream, always_shown)
-            continue
-        for options, varying in _expand(spec, sweep):
-            configuration = _configuration(spec, sweep, stream, options, varying | always_shown)
-            trial = Trial(configuration, tuple(sweep.seeds))
-            trials.setdefault(trial.key, trial)
-    populations = list({population.hash: population for population in populations}.values())
-    studies = list({study.key: study for study in studies}.values())
-    trials |= {member.key: member for population in populations for member in population.members}
-    planned = tuple(trials.values())
-    return Plan(sweep.name, planned, _resolved(sweep, stream), dict(sweep.given), tuple(studies), tuple(populations))
-
-
-def _configuration(
-    spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], options: dict[str, Any], shown: dict[str, Any]
-) -> Configuration:
-    return Configuration(
-        learner=spec.name,
-        options=options,
-        network=sweep.network,
-        batch_size=sweep.document.batch_size,
-        stream=stream,
-        label=labelled(spec.name, shown),
+    studies: dict[str, Study] = {}
+    populations: dict[str, Population] = {}
+    crossings = [(spec, values) for spec in sweep.learners for values in _crossings(spec)]
+    for spec, grid_values in crossings:
+        distinct = grid_values | (_unlike_defaults(spec) if repeated else {})
+        template = Configuration(
+            learner=spec.name,
+            options=spec.fixed | grid_values,
+            network=sweep.network,
+            batch_size=sweep.document.batch_size,
+            stream=stream,
+            label=label_with(spec.name, distinct),
+        )
+        if spec.drawn_spaces and search.algorithm == "optuna":
+            study = Study(spec, search.samples, search.seed, seeds, template)
+            studies[study.key] = study
+        elif spec.drawn_spaces and isinstance(sweep.scheduler, PbtOptions):
+            population = _population(spec, template, sweep, sweep.scheduler)
+            populations[population.hash] = population
+        else:
+            for draws in _samples(spec, search):
+                label = label_with(spec.name, distinct | draws)
+                trial = Trial(replace(template, options=template.options | draws, label=label), seeds)
+                trials.setdefault(trial.key, trial)
+    trials |= {member.key: member for population in populations.values() for member in population.members}
+    return Plan(
+        sweep.name,
+        tuple(trials.values()),
+        _resolved(sweep, stream),
+        dict(sweep.source),
+        tuple(studies.values()),
+        tuple(populations.values()),
     )
 
 
-def _studies(spec: LearnerSpec, sweep: Sweep, stream: dict[str, Any], always_shown: dict[str, Any]) -> Iterator[Study]:
-    search = sweep.document.search
-    for chosen in _crossings(spec):
-        template = _configuration(spec, sweep, stream, spec.fixed | chosen, chosen | always_shown)
-        yield Study(spec, chosen, search.samples, search.seed, tuple(sweep.seeds), template)
-
-
-def _populations(
-    spec: LearnerSpec,
-    sweep: Sweep,
-    options: PbtOptions,
-    stream: dict[str, Any],
-    always_shown: dict[str, Any],
-) -> Iterator[Population]:
-    """One for each crossing of the grids. All that decides its curves is in its hash: another is run anew."""
-    search = sweep.document.search
-    for chosen in _crossings(spec):
-        template = _configuration(spec, sweep, stream, spec.fixed | chosen, chosen | always_shown)
-        spaces = {key: [space.kind, list(space.values)] for key, space in spec.drawn.items()}
-        decided_by = [spaces, asdict(options), search.samples, search.seed, sweep.document.objective.metric]
-        name = short_hash([template.hash, list(sweep.seeds), *decided_by])
-        changing = {key: space for key, space in spec.drawn.items() if options.mutate is None or key in options.mutate}
-        drawn = [_draws(spec, sample, search.seed) for sample in range(search.samples)]
-        different = {canonical(draws): draws for draws in drawn}.values()
-        members = tuple(
-            Trial(
-                replace(
-                    template,
-                    options=template.options | draws,
-                    label=f"{template.label} member {number}",
-                    population=name,
-                    mutated=tuple(sorted(changing)),
-                ),
-                tuple(sweep.seeds),
-            )
-            for number, draws in enumerate(different, 1)
+def _population(spec: LearnerSpec, template: Configuration, sweep: Sweep, options: PbtOptions) -> Population:
+    """The population of one crossing of the grids, whose hash is of all that determines its curves."""
+    search, seeds = sweep.document.search, tuple(sweep.seeds)
+    spaces = {key: [space.kind, list(space.values)] for key, space in spec.drawn_spaces.items()}
+    parts = [template.hash, list(seeds), spaces, asdict(options), search.samples, search.seed]
+    name = digest([*parts, sweep.document.objective.metric], 12)
+    mutable = {k: space for k, space in spec.drawn_spaces.items() if options.mutate is None or k in options.mutate}
+    members = tuple(
+        Trial(
+            replace(
+                template,
+                options=template.options | draws,
+                label=f"{template.label} member {number}",
+                population=name,
+                mutated=tuple(sorted(mutable)),
+            ),
+            seeds,
         )
-        yield Population(name, template.label, options, changing, search.seed, members)
+        for number, draws in enumerate({canonical(draws): draws for draws in _samples(spec, search)}.values(), 1)
+    )
+    return Population(name, template.label, options, mutable, search.seed, members)
 
 
 def _crossings(spec: LearnerSpec) -> Iterator[dict[str, Any]]:
@@ -114,28 +89,23 @@ def _crossings(spec: LearnerSpec) -> Iterator[dict[str, Any]]:
         yield dict(zip(grids, values, strict=True))
 
 
-def _described(schedule: Schedule) -> dict[str, Any]:
-    if isinstance(schedule, HeldBack):
-        return _described(schedule.schedule) | {"held_back": schedule.tasks}
-    return {"name": schedule.name, **asdict(schedule)}
+def _samples(spec: LearnerSpec, search: Search) -> Iterator[dict[str, Any]]:
+    """The drawn values of each sample; one without values where nothing is drawn.
 
-
-def _expand(spec: LearnerSpec, sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every (all options, those that vary) of one learner."""
-    samples = sweep.document.search.samples if spec.drawn else 1
-    for chosen in _crossings(spec):
-        for sample in range(samples):
-            draws = _draws(spec, sample, sweep.document.search.seed)
-            yield spec.fixed | chosen | draws, chosen | draws
-
-
-def _draws(spec: LearnerSpec, sample: int, seed: int) -> dict[str, Any]:
-    """The values of one sample: the same, wherever its learner stands, and whatever else is given, crossed or drawn.
-
-    So a sweep that grows, by whatever it may be, keeps what it has run; and the points of a grid are compared at the
-    same draws.
+    A sample's values depend on the learner, the option, the number of the sample and the seed alone: a sweep that grows
+    keeps its trials, and the points of a grid are compared at the same draws.
     """
-    return {key: space.draw(generator(seed, ["draw", spec.name, key, sample])) for key, space in spec.drawn.items()}
+    for sample in range(search.samples if spec.drawn_spaces else 1):
+        yield {
+            key: space.draw(generator(search.seed, ["draw", spec.name, key, sample]))
+            for key, space in spec.drawn_spaces.items()
+        }
+
+
+def _schedule(schedule: Schedule) -> dict[str, Any]:
+    if isinstance(schedule, HeldBack):
+        return _schedule(schedule.schedule) | {"held_back": schedule.tasks}
+    return {"name": schedule.name, **asdict(schedule)}
 
 
 def _unlike_defaults(spec: LearnerSpec) -> dict[str, Any]:

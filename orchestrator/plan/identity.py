@@ -1,4 +1,4 @@
-"""What makes two sweeps of one name the same sweep: in its folder, and in MLflow, where it may meet one of another."""
+"""What two runs of one sweep must share, in its folder and in MLflow."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.errors import fault
-from orchestrator.plan.plan import canonical
+from streams.store.canonical_json import canonical
 
 FIELDS = ("name", "stream", "network", "batch_size", "objective")
-"""What two runs under one name must share. Learners, grids, samples and seeds may grow."""
-
-
-def differences(where: str, earlier: Mapping[str, Any], sweep: Mapping[str, Any], remedy: str) -> list[str]:
-    """A line for each field in which two resolved sweeps are not the same one."""
-    return [
-        fault(where, key, f"another sweep has this name, with {canonical(earlier.get(key))}", canonical(now), remedy)
-        for key, now in fields(sweep).items()
-        if canonical(earlier.get(key)) != canonical(now)
-    ]
+"""Learners, grids, samples and seeds are not among them: they may grow."""
 
 
 def fields(sweep: Mapping[str, Any]) -> dict[str, Any]:
     """The `FIELDS` of a resolved sweep."""
     return {key: sweep.get(key) for key in FIELDS}
+
+
+def differences(where: str, earlier: Mapping[str, Any], sweep: Mapping[str, Any], remedy: str) -> list[str]:
+    """One line for each of the `FIELDS` in which two resolved sweeps differ."""
+    return [
+        fault(where, key, f"another sweep has this name, with {canonical(earlier.get(key))}", canonical(value), remedy)
+        for key, value in fields(sweep).items()
+        if canonical(earlier.get(key)) != canonical(value)
+    ]

@@ -1,9 +1,7 @@
-"""What a sweep runs: configurations, each with a hash that says what it is, trials, and what draws or copies them."""
+"""A sweep's plan: its configurations, each identified by a hash, its trials, and the studies and populations."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,48 +15,45 @@ import numpy as np
 from orchestrator.config.schedulers import PbtOptions
 from orchestrator.config.schema import LearnerSpec
 from orchestrator.config.search_space import Space
+from streams.store.canonical_json import canonical, digest
 
 RESULTS_VERSION = 3
-"""Raised whenever the same configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
+"""Raised whenever a configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
 _FOLDER_LENGTH = 180
 """Characters of a folder's name; file systems allow 255 bytes."""
 
-POPULATION = "population-"
-"""What the names of files begin with that say who copied whom in a population."""
-
-
-def canonical(value: Any) -> str:
-    """JSON with one spelling for one value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def short_hash(value: Any, length: int = 12) -> str:
-    """The first hex digits of the SHA-256 of a JSON-able value."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+POPULATION_PREFIX = "population-"
+"""The prefix of the files that record which member of a population copied which."""
 
 
 def generator(seed: int, purpose: list[Any]) -> np.random.Generator:
-    """Random numbers of a search, for one purpose."""
+    """The random numbers of a search for one purpose."""
     key = tuple(f"search {canonical(purpose)}".encode())
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=key)))
 
 
-def labelled(beginning: str, values: Mapping[str, Any]) -> str:
-    """A configuration's label: a learner's name, say, and the values that tell it from others."""
-    return " ".join([beginning, *(f"{key}={_shown(value)}" for key, value in sorted(values.items()))])
+def label_with(prefix: str, values: Mapping[str, Any]) -> str:
+    """The label of a configuration: a prefix, such as the learner's name, and the values that distinguish it."""
+    return " ".join([prefix, *(f"{key}={_short(value)}" for key, value in sorted(values.items()))])
 
 
-def _shown(value: Any) -> str:
+def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A learner with every hyper-parameter, on a stream; everything that decides a curve but the seed.
+    """A learner with a value for each hyper-parameter, and its stream: all that determines a curve but the seed.
 
-    ``stream``: name, options, schedule, and the hash of the task store. ``population``: the hash of the `Population`
-    that it is a member of, empty if of none; its options ``mutated`` are then what it begins with, and what it goes on
-    with depends on the others.
+    Attributes:
+        learner: its name.
+        options: a value for each hyper-parameter.
+        network: its name.
+        batch_size: datapoints of an online update.
+        stream: name, options and schedule of the stream, and the hash of the task store.
+        label: for people.
+        population: the hash of the `Population` that it is a member of; empty if none.
+        mutated: the options that change in the population; `options` has their initial values.
     """
 
     learner: str
@@ -72,38 +67,47 @@ class Configuration:
 
     @cached_property
     def hash(self) -> str:
-        """Names this configuration, in every sweep and on every machine."""
+        """Identifies this configuration in every sweep and on every machine."""
         parts = [RESULTS_VERSION, self.learner, self.options, self.network, self.batch_size, self.stream]
-        return short_hash([*parts, self.population] if self.population else parts)
+        return digest([*parts, self.population] if self.population else parts, 12)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration on a stack of seeds: what one learner actor runs."""
+    """One configuration on a stack of seeds, which one learner actor trains.
+
+    Attributes:
+        configuration: the same for all seeds.
+        seeds: one for each replicate.
+        drawn_by: the key of the `Study` that drew the configuration; empty if it was planned.
+    """
 
     configuration: Configuration
     seeds: tuple[int, ...]
     drawn_by: str = ""
-    """The key of the `Study` that its configuration was drawn by; empty if it was planned."""
 
     @cached_property
     def key(self) -> str:
-        return f"{self.configuration.hash}-{short_hash(list(self.seeds), 6)}"
+        return f"{self.configuration.hash}-{digest(list(self.seeds), 6)}"
 
     def folder(self, root: Path) -> Path:
-        """Where the trial keeps its chunk files."""
+        """The folder of the trial's files."""
         return root / self.key
 
 
 @dataclass(frozen=True)
 class Study:
-    """A learner's spaces that a searcher draws from while the sweep runs, `samples` times; grids are crossed as ever.
+    """The spaces of one learner that a sampler draws from while the sweep runs, for one crossing of its grids.
 
-    ``chosen``: the values of its grids. ``seed``: of the search. ``template``: a configuration with what is not drawn.
+    Attributes:
+        spec: the learner.
+        samples: configurations to draw.
+        seed: of the search.
+        seeds: of each trial.
+        template: a configuration without the options that are drawn.
     """
 
     spec: LearnerSpec
-    chosen: dict[str, Any]
     samples: int
     seed: int
     seeds: tuple[int, ...]
@@ -111,24 +115,23 @@ class Study:
 
     @property
     def key(self) -> str:
-        """Names the study as long as the spaces are what they were, whether what is `chosen` is of a grid or fixed."""
+        """Identifies the study by its spaces and other options, whether these are fixed or values of a grid."""
         spaces = {key: [space.kind, list(space.values)] for key, space in self.spaces.items()}
-        return short_hash([self.template.hash, spaces, self.seed])
+        return digest([self.template.hash, spaces, self.seed], 12)
 
     @property
     def spaces(self) -> dict[str, Space]:
-        """What is drawn."""
-        return self.spec.drawn
+        return self.spec.drawn_spaces
 
     @property
-    def wanted(self) -> int:
-        """How many configurations there will be: `samples`, or all that there are where choices run out before."""
+    def size(self) -> int:
+        """The number of configurations: `samples`, or all that exist if they are fewer."""
         return int(min(self.samples, math.prod(space.size for space in self.spaces.values())))
 
     def trial(self, draws: Mapping[str, Any], seeds: tuple[int, ...] | None = None) -> Trial:
         """The trial with these values."""
         options = self.template.options | dict(draws)
-        configuration = replace(self.template, options=options, label=labelled(self.template.label, draws))
+        configuration = replace(self.template, options=options, label=label_with(self.template.label, draws))
         return Trial(configuration, seeds or self.seeds, self.key)
 
     def draws(self, trial: Trial) -> dict[str, Any]:
@@ -138,9 +141,15 @@ class Study:
 
 @dataclass(frozen=True)
 class Population:
-    """Configurations that are trained together, each beginning with values of its own, and copy one another.
+    """Trials that start with different values, run together, and copy one another.
 
-    ``spaces``: of the values that change. ``seed``: of the search. ``members``: at least two, on the same seeds.
+    Attributes:
+        hash: identifies the population by all that determines its curves.
+        label: that of its members, without their number.
+        options: of population-based training.
+        spaces: of the values that change.
+        seed: of the search.
+        members: at least two, on the same seeds.
     """
 
     hash: str
@@ -151,56 +160,64 @@ class Population:
     members: tuple[Trial, ...]
 
     def file(self, root: Path) -> Path:
-        """Where it is written who copied whom."""
-        return root / f"{POPULATION}{self.hash}.json"
+        """The file that records which member copied which."""
+        return root / f"{POPULATION_PREFIX}{self.hash}.json"
 
     def values(self, trial: Trial) -> dict[str, Any]:
-        """What a member begins with."""
+        """The initial values of a member."""
         return {key: trial.configuration.options[key] for key in sorted(self.spaces)}
 
 
 @dataclass
 class Plan:
-    """All trials of a sweep, in order, the sweep's whole configuration as JSON (`resolved`), and what was written
-    down of it (`given`).
+    """The trials of a sweep, in order.
 
-    Where a searcher draws, its `studies` are here, and trials are added as they are drawn. Trials that copy one another
-    are in `populations`, too.
+    Attributes:
+        name: of the sweep.
+        trials: those of studies are added as they are drawn; those of populations are here, too.
+        resolved: the whole configuration of the sweep, as JSON.
+        source: the configuration as the user gave it.
+        studies: where a sampler draws while the sweep runs.
+        populations: of trials that copy one another.
     """
 
     name: str
     trials: tuple[Trial, ...]
     resolved: dict[str, Any]
-    given: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
     studies: tuple[Study, ...] = ()
     populations: tuple[Population, ...] = ()
 
+    def __post_init__(self) -> None:
+        self._trials = {trial.key: trial for trial in self.trials}
+
     def trial(self, key: str) -> Trial:
-        return next(trial for trial in self.trials if trial.key == key)
+        return self._trials[key]
 
     def add(self, trial: Trial) -> None:
-        """One more; to add it again changes nothing."""
-        if all(trial.key != known.key for known in self.trials):
+        """Add a trial, unless the plan has it."""
+        if trial.key not in self._trials:
+            self._trials[trial.key] = trial
             self.trials = (*self.trials, trial)
 
     @property
     def size(self) -> int:
-        """How many trials there will be."""
-        drawn: dict[str, set[str]] = {study.key: set() for study in self.studies}
+        """The number of trials, with those that are still to be drawn."""
+        hashes: dict[str, set[str]] = {study.key: set() for study in self.studies}
         for trial in self.trials:
-            if trial.drawn_by in drawn:
-                drawn[trial.drawn_by].add(trial.configuration.hash)
-        return len(self.trials) + sum(max(0, study.wanted - len(drawn[study.key])) for study in self.studies)
+            if trial.drawn_by in hashes:
+                hashes[trial.drawn_by].add(trial.configuration.hash)
+        return len(self.trials) + sum(max(0, study.size - len(hashes[study.key])) for study in self.studies)
 
-    def grown(self, earlier: Mapping[str, Sequence[tuple[int, ...]]]) -> Plan:
-        """The same plan, with the stacks of seeds that configurations were run on before (hash → stacks) kept.
+    def with_earlier(self, stacks: Mapping[str, Sequence[tuple[int, ...]]]) -> Plan:
+        """The same plan with the stacks of seeds that configurations were run on before (hash → stacks).
 
-        Seeds that are new to a configuration become a stack of their own: nothing that was run is run again.
+        Seeds that are new to a configuration become a stack of their own, so that nothing is run twice.
         """
         trials: list[Trial] = []
         for trial in self.trials:
             rest = list(trial.seeds)
-            for stack in earlier.get(trial.configuration.hash, ()):
+            for stack in stacks.get(trial.configuration.hash, ()):
                 if set(stack) <= set(rest):
                     trials.append(replace(trial, seeds=stack))
                     rest = [seed for seed in rest if seed not in stack]
@@ -210,8 +227,8 @@ class Plan:
 
 
 def sweep_folder(storage: str | Path, name: str) -> Path:
-    """The sweep's folder in the storage; any name gives one safe folder of its own."""
+    """The folder of a sweep in the storage: a different one for each name, and safe for any name."""
     safe = quote(name, safe=" ").replace("~", "%7E")
-    if len(safe) > _FOLDER_LENGTH:  # ~ is in no short one
-        safe = f"{safe[:_FOLDER_LENGTH]}~{short_hash(name)}"
+    if len(safe) > _FOLDER_LENGTH:  # no short name contains ~
+        safe = f"{safe[:_FOLDER_LENGTH]}~{digest(name, 12)}"
     return Path(storage) / (safe if safe.strip(". ") else safe.replace(".", "%2E").replace(" ", "%20"))

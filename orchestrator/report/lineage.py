@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.plan.plan import POPULATION
+from orchestrator.plan.plan import POPULATION_PREFIX
 from orchestrator.storage.atomic import without_digest
 from orchestrator.tracking.reader import SweepRuns
 
@@ -126,12 +126,12 @@ def read(sweep: SweepRuns) -> list[Descent]:
     for name in sorted(wanted):
         try:
             with tempfile.TemporaryDirectory() as folder:
-                path = Path(sweep.client.download_artifacts(sweep.run_id, f"{POPULATION}{name}.json", folder))
+                path = Path(sweep.client.download_artifacts(sweep.run_id, f"{POPULATION_PREFIX}{name}.json", folder))
                 found.append(Descent(without_digest(path.read_text(encoding="utf-8"))))
         except (MlflowException, OSError):
             continue  # no round is over yet, or artifacts are out of reach
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            of = f"{POPULATION}{name}.json of the sweep (run {sweep.run_id})"
+            of = f"{POPULATION_PREFIX}{name}.json of the sweep (run {sweep.run_id})"
             again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again"
             logger.warning("%s: damaged (%s); who copied whom is left out; %s", of, error, again)
     return found

@@ -19,7 +19,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.config.search_space import Space
-from orchestrator.plan.plan import Plan, Study, Trial, canonical
+from orchestrator.plan.plan import Plan, Study, Trial
+from streams.store.canonical_json import canonical
 
 _ATTEMPTS = 10
 
@@ -42,7 +43,7 @@ class StudyState:
 
     @property
     def is_open(self) -> bool:
-        return len(self.stacks) < self.study.wanted
+        return len(self.stacks) < self.study.size
 
 
 class Studies:
@@ -63,7 +64,7 @@ class Studies:
         states = [state for state in self._states.values() if state.is_open]
         if not states:
             return None
-        trial = _draw(min(states, key=lambda state: len(state.stacks) / state.study.wanted))
+        trial = _draw(min(states, key=lambda state: len(state.stacks) / state.study.size))
         self._add(trial)
         return trial
 

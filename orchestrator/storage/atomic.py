@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.plan.plan import short_hash
+from streams.store.canonical_json import digest
 
 QUARANTINED = "damaged-"
 """The prefix of a quarantined file's name. Such a file is kept and never read."""
@@ -63,7 +63,7 @@ def reason(error: BaseException) -> str:
 
 def with_digest(content: Mapping[str, Any]) -> str:
     """JSON of an object, with the SHA-256 of its canonical spelling under `digest`."""
-    return json.dumps({_DIGEST: short_hash(content, 64), **content}, indent=2)
+    return json.dumps({_DIGEST: digest(content), **content}, indent=2)
 
 
 def without_digest(text: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def without_digest(text: str) -> dict[str, Any]:
     content = json.loads(text)
     if not isinstance(content, dict):
         raise TypeError("not an object")
-    digest = content.pop(_DIGEST, None)
-    if digest is not None and digest != short_hash(content, 64):
+    recorded = content.pop(_DIGEST, None)
+    if recorded is not None and recorded != digest(content):
         raise ValueError("the digest does not match the content")
     return content

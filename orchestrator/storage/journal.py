@@ -66,7 +66,7 @@ class Journal:
             study = studies.get(entry.get("drawn_by"))
             if study is not None:
                 plan.add(study.trial(entry["draws"]))
-        return cls(root, plan.grown(stacks), mirror)
+        return cls(root, plan.with_earlier(stacks), mirror)
 
     @contextmanager
     def locked(self, report: Callable[[str], None] = print) -> Iterator[None]:
@@ -145,7 +145,7 @@ class Journal:
             }
             if trial.drawn_by in studies:
                 entry |= {"drawn_by": trial.drawn_by, "draws": studies[trial.drawn_by].draws(trial)}
-        content = {"given": self.plan.given, "sweep": self.plan.resolved, "trials": list(entries.values())}
+        content = {"given": self.plan.source, "sweep": self.plan.resolved, "trials": list(entries.values())}
         text = atomic.with_digest(content)
         with _writing(self.root):
             for name in (FILE, COPY):

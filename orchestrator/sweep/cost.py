@@ -15,12 +15,13 @@ import torch
 from learners import checkpoint
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import is_disk_full
-from orchestrator.plan.plan import Configuration, Trial, canonical
+from orchestrator.plan.plan import Configuration, Trial
 from orchestrator.protocol import online
 from orchestrator.protocol.source import Shape, StoreSource
 from orchestrator.storage import retention, trial_files
 from orchestrator.sweep.gradient_count import Counted, count, one_pass, pretraining_steps, warm_up
 from streams.errors import UserError
+from streams.store.canonical_json import canonical
 from streams.store.task_store import TaskStore
 
 MEASURED_SECONDS = 1.0

@@ -245,7 +245,7 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = Fal
     over |= {} if rerun else dict.fromkeys(journal.finished(), "finished")
     rows = [_row(trial, over, costs, None if rerun else root) for trial in plan.trials]
     for study in plan.studies:
-        left = study.wanted - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
+        left = study.size - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
         if left > 0:
             trial = stand_ins[study.key]
             rows.append(Row(trial, "to be drawn", 0, costs[trial.key], left, study))

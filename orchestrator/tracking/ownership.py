@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.identity import differences, fields
-from orchestrator.plan.plan import canonical, short_hash
+from streams.store.canonical_json import canonical, digest
 
 HASH, WHOLE = "foml.identity", "foml.identity_json"
 """On the sweep's run: the hash of what its `FIELDS` hold, and all of it as JSON."""
@@ -18,7 +18,7 @@ HASH, WHOLE = "foml.identity", "foml.identity_json"
 def tags(sweep: Mapping[str, Any]) -> dict[str, str]:
     """What the sweep's run carries in MLflow, for `check_tags`."""
     shared = fields(sweep)
-    return {HASH: short_hash(shared), WHOLE: canonical(shared)}
+    return {HASH: digest(shared, 12), WHOLE: canonical(shared)}
 
 
 def check_tags(where: str, earlier: Mapping[str, str], sweep: Mapping[str, Any]) -> None:

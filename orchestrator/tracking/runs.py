@@ -13,13 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.plan.plan import RESULTS_VERSION, Configuration, Plan, Trial, short_hash
+from orchestrator.plan.plan import RESULTS_VERSION, Configuration, Plan, Trial
 from orchestrator.tracking import ownership
 from orchestrator.tracking import tables as tracked_tables
 from orchestrator.tracking.database import connect, experiment_id
 from orchestrator.tracking.names import listed, parameters, sweep_key
 from orchestrator.tracking.ownership import check_tags
 from orchestrator.tracking.points import Point
+from streams.store.canonical_json import digest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +107,7 @@ class RunTree:
         objective = self._plan.resolved["objective"]
         tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"]}
         tags |= ownership.tags(self._plan.resolved)
-        self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": short_hash(self._plan.resolved)})
+        self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": digest(self._plan.resolved, 12)})
         self.flush()
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
         return run_id

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestrator.plan.plan import Configuration, Plan, Trial, short_hash
+from orchestrator.plan.plan import Configuration, Plan, Trial
 from orchestrator.protocol.curves import Curves
 from orchestrator.storage import trial_files
 from orchestrator.tracking import writer as tracking
+from streams.store.canonical_json import digest
 
 BATCHES, BATCHES_PER_TASK, CHUNK, BATCH_SIZE = 60, 10, 20, 10
 DIAGNOSTICS_EVERY = 7
@@ -76,7 +77,7 @@ def configuration(learner: str, **options: object) -> Configuration:
 def curves_of(trial: Trial, batches: int = BATCHES, level: float = 0.5) -> Curves:
     """Curves of a trial, the same whenever they are asked for."""
     seeds, tasks = len(trial.seeds), batches // BATCHES_PER_TASK
-    rng = np.random.default_rng(int(short_hash([trial.key, batches]), 16))
+    rng = np.random.default_rng(int(digest([trial.key, batches], 12), 16))
     ends = np.minimum(np.arange(CHUNK, batches + CHUNK, CHUNK), batches)
     falling = level * (0.4 + 0.6 * np.exp(-np.arange(tasks) / 3))
     distance = rng.standard_normal((seeds, batches))

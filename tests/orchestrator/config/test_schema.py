@@ -31,7 +31,7 @@ def test_only_what_is_drawn_is_drawn() -> None:
     """A grid is crossed, a distribution is drawn from; all else is fixed."""
     learner = {"name": "foml", "K": {"grid": [1, 5]}, "beta1": {"uniform": [0.1, 0.2]}, "alpha1": 0.3}
     (spec,) = check_sweep(GOOD | {"learners": [learner]}).learners
-    assert (set(spec.spaces), set(spec.drawn)) == ({"K", "beta1"}, {"beta1"})
+    assert (set(spec.spaces), set(spec.drawn_spaces)) == ({"K", "beta1"}, {"beta1"})
     assert spec.fixed["alpha1"] == 0.3 and not {"K", "beta1"} & spec.fixed.keys()
 
 

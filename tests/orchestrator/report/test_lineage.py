@@ -8,12 +8,13 @@ import pytest
 
 from orchestrator.config.schedulers import PbtOptions
 from orchestrator.config.search_space import Space
-from orchestrator.plan.plan import Plan, Population, Trial, short_hash
+from orchestrator.plan.plan import Plan, Population, Trial
 from orchestrator.report.lineage import Descent, Part, Way, explained, read
 from orchestrator.report.write import write_report
 from orchestrator.search.population.decisions import Copy
 from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.reader import find_sweep
+from streams.store.canonical_json import digest
 from tests.orchestrator.synthetic_sweep import START_MS, SyntheticSweep, configuration, curves_of, new_database
 
 VALUES = {"a": {"beta1": 0.1}, "b": {"beta1": 0.2}, "c": {"beta1": 0.3}}
@@ -114,7 +115,7 @@ def test_the_report_shows_the_schedule(
         text = text.replace(f'"hash {name}"', f'"{member.configuration.hash}"').replace(f'"{name}"', f'"{member.key}"')
         text = text.replace(f'"member {name}"', f'"{member.configuration.label}"')
     content = json.loads(text)
-    text = json.dumps({"digest": short_hash(content, 64), **content})
+    text = json.dumps({"digest": digest(content), **content})
     plan.populations[0].file(sweep.root).write_text(text)
     writer = tracking.Writer(uri, "experiment", plan, sweep.root, {}, START_MS)
     writer.start()
