@@ -25,12 +25,12 @@ COMPATIBLE = re.compile(r"""["'`]begun["'`]|\b(?:seconds_)?at_once\b|\.tell\("""
 # How often these words stand in each folder; it may only fall. A folder that is not listed has none.
 HITS: dict[str, int] = {
     "deploy": 7,
-    "docs": 29,
+    "docs": 27,
     "learners": 45,
-    "orchestrator": 368,
+    "orchestrator": 338,
     "streams": 87,
-    "tests": 438,
-    "top": 46,
+    "tests": 424,
+    "top": 2,
 }
 
 
