@@ -1,1 +1,1 @@
-"""What runs it: configuration, plan, protocol, actors, tracking and reports. Only here: Ray, MLflow and pydantic."""
+"""What runs it: configuration, plan, protocol, actors, tracking and reports. Only here: Ray and MLflow."""

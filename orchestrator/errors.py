@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -48,51 +48,6 @@ def fault(file: str, key: str, rule: str, got: object = ..., remedy: str = "") -
     'mine.yaml: learners[0].bta1: unknown key (got 0.01); did you mean beta1?'
     """
     return fault_at(f"{file}: {key}" if key else file, rule, got, remedy)
-
-
-class Faults:
-    """Collects the faults below one dotted key of a file, to report all of them together.
-
-    >>> faults = Faults("mine.yaml")
-    >>> faults.at("learners", 0).add("bta1", "unknown key", 0.01)
-    >>> list(faults)
-    ['mine.yaml: learners[0].bta1: unknown key (got 0.01)']
-
-    Args:
-        file: what the lines call the file.
-        key: the dotted key; empty for the whole file.
-        lines: the collection that faults are added to; a new one if None.
-    """
-
-    def __init__(self, file: str, key: str = "", lines: dict[str, None] | None = None) -> None:
-        self.file, self.key = file, key
-        self._lines: dict[str, None] = {} if lines is None else lines
-
-    def at(self, *steps: str | int) -> Faults:
-        """The same collection, with `key` extended by keys and list indices."""
-        key = self.key
-        for step in steps:
-            key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else step
-        return Faults(self.file, key, self._lines)
-
-    def add(self, key: str, rule: str, got: object = ..., remedy: str = "") -> None:
-        """Add the fault of a key below this one; of this one if `key` is empty."""
-        self._lines[fault(self.file, self.at(key).key if key else self.key, rule, got, remedy)] = None
-
-    def extend(self, lines: Iterable[str]) -> None:
-        """Add complete lines."""
-        self._lines.update(dict.fromkeys(lines))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._lines)
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def check(self) -> None:
-        """Raise `ConfigError` with all lines, if any."""
-        if self._lines:
-            raise ConfigError(*self._lines)
 
 
 _MESSAGES = ("No space left on device", "disk is full", "Disk quota exceeded")

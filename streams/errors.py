@@ -1,5 +1,7 @@
 """What goes wrong in `streams`: one base exception, one line per fault, every fault at once."""
 
+from collections.abc import Iterable, Iterator
+
 
 class UserError(Exception):
     """Base of every error that a user can cause, in `streams` and in `orchestrator`.
@@ -46,3 +48,49 @@ def fault(where: object, rule: str, got: object = ..., remedy: str = "") -> str:
     if remedy:
         line += f"; {remedy}"
     return " ".join(line.split())
+
+
+class Faults:
+    """Collects the faults below one dotted key of a file, to report all of them together.
+
+    >>> faults = Faults("mine.yaml")
+    >>> faults.at("learners", 0).add("bta1", "unknown key", 0.01)
+    >>> list(faults)
+    ['mine.yaml: learners[0].bta1: unknown key (got 0.01)']
+
+    Args:
+        file: what the lines call the file; empty for options on a command line.
+        key: the dotted key; empty for the whole file.
+        lines: the collection that faults are added to; a new one if None.
+    """
+
+    def __init__(self, file: str = "", key: str = "", lines: dict[str, None] | None = None) -> None:
+        self.file, self.key = file, key
+        self._lines: dict[str, None] = {} if lines is None else lines
+
+    def at(self, *steps: str | int) -> "Faults":
+        """The same collection, with `key` extended by keys and list indices."""
+        key = self.key
+        for step in steps:
+            key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else step
+        return Faults(self.file, key, self._lines)
+
+    def add(self, key: str, rule: str, got: object = ..., remedy: str = "") -> None:
+        """Add the fault of a key below this one; of this one if `key` is empty."""
+        where = (self.file, self.at(key).key if key else self.key)
+        self._lines[fault(": ".join(filter(None, where)), rule, got, remedy)] = None
+
+    def extend(self, lines: Iterable[str]) -> None:
+        """Add complete lines."""
+        self._lines.update(dict.fromkeys(lines))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def check(self, error: type[UserError]) -> None:
+        """Raise an error with all lines, if any."""
+        if self._lines:
+            raise error(*self._lines)

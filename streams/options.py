@@ -1,170 +1,171 @@
-"""From names and `key=value` words to recipes and schedules, with every wrong option told at once."""
+"""Options of recipes, schedules, learners and schedulers: dataclass fields, which pydantic checks."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields
-from itertools import chain
-from numbers import Integral, Real
-from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from streams.errors import OptionError, fault
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from streams.errors import Faults, OptionError, fault
 from streams.recipe import Recipe, recipes
-from streams.schedule import Schedule, schedules
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+Options = TypeVar("Options")
 
-Options = TypeVar("Options", bound="DataclassInstance")
-
-_BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "ge": ("at least", lambda value, bound: value >= bound),
-    "gt": ("above", lambda value, bound: value > bound),
-    "le": ("at most", lambda value, bound: value <= bound),
-    "lt": ("below", lambda value, bound: value < bound),
-}
-
-
-def recipe_class(name: str) -> type[Recipe]:
-    """The recipe of this name.
-
-    Raises:
-        OptionError: there is none; the nearest name is given.
-    """
-    known = recipes()
-    if name not in known:
-        raise OptionError(fault("stream", f"must be one of {', '.join(sorted(known))}", name, _nearest(name, known)))
-    return known[name]
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+"""How everything that a user writes is read: no unknown keys, no text for a number, no number that is not finite."""
+_BRANCHES = ("int", "str", "float", "bool")
+_BOUNDS = ("ge", "gt", "le", "lt")
 
 
 def recipe_from_words(name: str, words: Sequence[str]) -> Recipe:
-    """A recipe from its name and words like `tasks=8`.
+    """A recipe from its name and words like `tasks=8`, which are read as the options' types.
 
     Raises:
-        OptionError: one line for every word that is none, or whose key was given before with another value; or for
-            every unknown key, wrong type or value out of range.
+        OptionError: one line for every word without `=`, and every key with two values; else for every unknown key,
+            wrong type, value out of bounds, and contradiction between options.
     """
     options: dict[str, str] = {}
-    faults = []
+    faults = Faults(key=name)
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            faults.append(fault(word, "options are written key=value"))
+            faults.extend([fault(word, "options are written key=value")])
         elif options.setdefault(key, value) != value:
-            faults.append(fault(f"{name}.{key}", "must be given once", f"{options[key]} and {value}"))
-    if faults:
-        raise OptionError(*faults)
-    return recipe_from_options(name, options)
-
-
-def recipe_from_options(name: str, options: Mapping[str, Any]) -> Recipe:
-    """A recipe from its name and options; text is read as the option's type.
-
-    Raises:
-        OptionError: one line for every unknown key, wrong type or value out of range.
-    """
-    recipe = from_options(recipe_class(name), name, options)
-    faults = recipe.check()
-    if faults:
-        raise OptionError(*faults)
+            faults.add(key, "must be given once", f"{options[key]} and {value}")
+    faults.check(OptionError)
+    kinds = recipes()
+    if name not in kinds:
+        faults = Faults()
+        unknown_name("stream", name, kinds, faults)
+        faults.check(OptionError)
+    hints = get_type_hints(kinds[name])
+    values = {key: _none_or_text(value, hints.get(key)) for key, value in options.items()}
+    recipe = from_options(kinds[name], values, faults, strict=False)
+    if recipe is not None:
+        faults.extend(recipe.check())
+    faults.check(OptionError)
+    assert recipe is not None
     return recipe
 
 
-def schedule_from_options(name: str, options: Mapping[str, Any]) -> Schedule:
-    """A schedule from its name and options; text is read as the option's type.
-
-    Raises:
-        OptionError: there is none of this name, or one line for every unknown key, wrong type or value out of range.
-    """
-    known = schedules()
-    if name not in known:
-        raise OptionError(fault("schedule", f"must be one of {', '.join(sorted(known))}", name, _nearest(name, known)))
-    return from_options(known[name], name, options)
-
-
-def from_options(kind: type[Options], where: str, options: Mapping[str, Any]) -> Options:
-    """An instance of a dataclass whose fields are options, with the bounds in the fields' metadata checked.
-
-    Raises:
-        OptionError: one line for every unknown key, wrong type or value out of range; lines begin with `where`.
-    """
-    known = {item.name: item for item in fields(kind)}
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    faults = []
-    for key, given in options.items():
-        if key not in known:
-            faults.append(fault(f"{where}.{key}", "unknown option", given, _nearest(key, known)))
-            continue
-        try:
-            values[key] = _read(given, hints[key])
-        except ValueError:
-            faults.append(fault(f"{where}.{key}", f"must be {_describe(hints[key])}", given))
-            continue
-        faults += bound_faults(f"{where}.{key}", known[key], values[key])
-    if faults:
-        raise OptionError(*faults)
-    return kind(**values)
+def _none_or_text(value: str, hint: Any) -> str | None:
+    return None if type(None) in get_args(hint) and value.lower() in ("", "null", "none") else value
 
 
 def option_faults(recipe: Recipe) -> list[str]:
-    """One line for every option of a recipe that is out of its bounds, or does not go with the others."""
-    items = fields(recipe)
-    bounds = [bound_faults(f"{recipe.name}.{item.name}", item, getattr(recipe, item.name)) for item in items]
-    return [*chain.from_iterable(bounds), *recipe.check()]
+    """One line for every option of a recipe that has a wrong type, is out of bounds, or contradicts another."""
+    faults = Faults(key=recipe.name)
+    from_options(type(recipe), recipe.options(), faults)
+    return [*faults] or recipe.check()
 
 
-def bound_faults(where: str, item: "Field[Any]", value: Any) -> list[str]:
-    """One line for every bound in the field's metadata that a number breaks."""
-    faults = []
-    for key, (words, holds) in _BOUNDS.items():
-        if key in item.metadata and isinstance(value, int | float) and not holds(value, item.metadata[key]):
-            faults.append(fault(where, f"must be {words} {item.metadata[key]}", value))
-    return faults
+def from_options(
+    kind: type[Options], options: Mapping[str, Any], faults: Faults, beside: Sequence[str] = (), strict: bool = True
+) -> Options | None:
+    """An instance of a frozen dataclass of options; None, and faults, if an option is wrong.
 
-
-def _read(given: Any, hint: Any) -> Any:
-    kinds = _kinds(hint)
-    if not isinstance(given, str):
-        return _of_kind(given, kinds)
-    if type(None) in kinds and given.lower() in ("", "null", "none"):
+    Args:
+        kind: the dataclass, see `model_of`.
+        options: values of some fields; the others keep their defaults.
+        faults: collects the faults.
+        beside: see `explain`.
+        strict: whether text in place of a number is a fault.
+    """
+    model = model_of(kind)  # type: ignore[arg-type]  # mypy takes a class of a type variable for unhashable
+    try:
+        values = model.model_validate(options, strict=strict)
+    except ValidationError as error:
+        explain(error, faults, model, beside)
         return None
-    if bool in kinds:
-        if given.lower() not in ("true", "false"):
-            raise ValueError(given)
-        return given.lower() == "true"
-    for number in (int, float):
-        if number in kinds:
-            return number(given)
-    return given
+    return kind(**{key: getattr(values, key) for key in model.model_fields})
 
 
-def _of_kind(given: Any, kinds: tuple[Any, ...]) -> Any:
-    """The value as one of these types. 1 will do for 1.0, and NumPy's numbers for Python's; a truth is no number."""
-    if not isinstance(given, bool):
-        if int in kinds and isinstance(given, Integral):
-            return int(given)
-        if float in kinds and isinstance(given, Real):
-            try:
-                return float(given)
-            except OverflowError:
-                raise ValueError(given) from None
-    if isinstance(given, kinds) and (bool in kinds or not isinstance(given, bool)):
-        return given
-    raise ValueError(given)
+def unknown_name(key: str, name: object, known: Iterable[str], faults: Faults) -> None:
+    """Add the fault of a name that is none of the known ones."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    faults.add(key, f"must be one of {', '.join(names)}", name, f"did you mean {near[0]}?" if near else "")
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+@cache
+def model_of(options: type) -> type[BaseModel]:
+    """The model that checks the fields of a frozen dataclass, whose metadata may hold `ge`, `gt`, `le` and `lt`."""
+    hints = get_type_hints(options)
+    parts: dict[str, Any] = {}
+    for item in fields(options):
+        default = ... if item.default is MISSING else item.default
+        bounds = {key: item.metadata[key] for key in _BOUNDS if key in item.metadata}
+        parts[item.name] = (hints[item.name], Field(default, **bounds))
+    return create_model(options.__qualname__, __config__=STRICT, **parts)
 
 
-def _describe(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    return " or ".join(words[kind] for kind in _kinds(hint) if kind in words)
+def explain(
+    error: ValidationError, faults: Faults, model: type[BaseModel], beside: Sequence[str] = (), skip: int = 0
+) -> None:
+    """Add one fault for each of pydantic's errors.
+
+    Args:
+        beside: keys that the mapping may have beside those of the model.
+        skip: steps of pydantic's locations that `faults` has already.
+    """
+    rules: dict[str, list[str]] = {}  # key → rules: a key of several types has one rule for each type
+    values: dict[str, Any] = {}
+    for problem in error.errors(include_url=False):
+        key = _dotted(problem["loc"][skip:])
+        if problem["type"] == "extra_forbidden":
+            known = _known(model, problem["loc"][:-1]) or [*model.model_fields, *beside]
+            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known)) or 'no keys'}"
+            faults.add(key, "unknown key", _short(problem["input"]), remedy)
+        elif problem["type"] == "missing":
+            faults.add(key, "must be given")
+        else:
+            rules.setdefault(key, []).append(_rule(problem["msg"]))
+            values[key] = problem["input"]
+    for key, broken in rules.items():
+        if len(broken) == 1 and any(other.startswith(f"{key}[") for other in rules):
+            continue  # the value is a list, as one of the two types allows, and an element of it is wrong
+        first, *others = dict.fromkeys(broken)
+        rule = ", or ".join([first, *(other.removeprefix("must be ") for other in others)])
+        faults.add(key, rule, _short(values[key]))
 
 
-def _nearest(name: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"known are {', '.join(sorted(known))}" if known else "there are no options"
+def _known(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """The keys of the part of the model that these steps lead to; empty for the model itself."""
+    part: Any = model
+    for step in steps:
+        annotation = part.model_fields[step].annotation
+        part = next((one for one in get_args(annotation) if hasattr(one, "model_fields")), annotation)
+    return [] if part is model else list(part.model_fields)
+
+
+def _dotted(steps: Iterable[int | str]) -> str:
+    """Pydantic's location as a dotted key, without the branches of a union that pydantic adds."""
+    prefixes = ("list[", "function-", "constrained-")
+    keys = (s for s in steps if isinstance(s, int) or not (s in _BRANCHES or s.startswith(prefixes)))
+    return Faults("").at(*keys).key
+
+
+def _rule(message: str) -> str:
+    words = message.removeprefix("Value error, ").partition(", unable to ")[0]
+    if words.startswith(("List should have at least 1 item", "String should have at least 1 character")):
+        return "must not be empty"
+    for pydantic_words, our_words in (
+        ("Input should be a valid integer", "must be a whole number"),
+        ("Input should be a valid number", "must be a number"),
+        ("Input should be a valid string", "must be text"),
+        ("Input should be a valid boolean", "must be true or false"),
+        ("Input should be a valid list", "must be a list"),
+        ("Input should be a valid dictionary", "must be a mapping"),
+        ("Input should be", "must be"),
+        ("String should have", "must have"),
+    ):
+        words = words.replace(pydantic_words, our_words)
+    return words[:1].lower() + words[1:] if not words.startswith("must") else words
+
+
+def _short(value: Any) -> str:
+    text = str(dict(value) if isinstance(value, Mapping) else value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

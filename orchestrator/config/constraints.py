@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.schedulers import PbtOptions, Scheduler
 from orchestrator.config.schema import Document, LearnerSpec, Search, Sweep
-from orchestrator.errors import Faults
+from streams.errors import Faults
 from streams.schedule import HeldBack, Schedule
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from orchestrator.config.constraints import check_budget, check_options, check_scheduler, stream_facts
-from orchestrator.config.option_models import explain, model_of
 from orchestrator.config.schedulers import SCHEDULERS, Scheduler
 from orchestrator.config.schema import Document, LearnerSpec, Sweep
 from orchestrator.config.search_space import is_space, read_space
 from orchestrator.config.strict_yaml import overridden, read_yaml
-from orchestrator.errors import Faults
+from orchestrator.errors import ConfigError
 from streams import recipes
+from streams.errors import Faults
+from streams.options import explain, from_options, model_of, unknown_name
 from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
 
@@ -52,7 +52,7 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Swe
     """
     faults = Faults(file)
     _check_printable(document, faults)
-    faults.check()
+    faults.check(ConfigError)
     top: Document | None = None
     try:
         top = Document.model_validate(dict(document))
@@ -75,11 +75,11 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Swe
     if top is not None:
         check_budget(top, faults)
         scheduler = _scheduler(top.search.scheduler, faults.at("search.scheduler"))
-    faults.check()
+    faults.check(ConfigError)
     assert top is not None and recipe is not None and schedule is not None and scheduler is not None
     valid = tuple(spec for spec in specs if spec is not None)
     check_scheduler(scheduler, top.search, valid, faults)
-    faults.check()
+    faults.check(ConfigError)
     return Sweep(file, document, top, recipe, store, schedule, valid, scheduler)
 
 
@@ -95,7 +95,7 @@ def _stream(entry: dict[str, Any], faults: Faults) -> tuple[Recipe | None, str |
         schedule = HeldBack(schedule, held_back)
     recipe: Recipe | None = None
     if (kind := _named(name, recipes(), faults)) is not None:
-        recipe = _options(kind, entry, ["name", "store", "schedule", "held_back"], faults)
+        recipe = from_options(kind, entry, faults, ["name", "store", "schedule", "held_back"])
     if recipe is not None and (lines := recipe.check()):
         faults.extend(f"{faults.file}: {faults.key}.{line.removeprefix(f'{recipe.name}.')}" for line in lines)
         recipe = None
@@ -120,31 +120,17 @@ def _named_options(entry: Mapping[str, Any], known: Mapping[str, type[T]], fault
     """The options of the dataclass that `name` selects; None, and a fault, if the name or an option is wrong."""
     options = dict(entry)
     kind = _named(options.pop("name", None), known, faults)
-    values: T | None = None if kind is None else _options(kind, options, ["name"], faults)
-    return values
+    return None if kind is None else from_options(kind, options, faults, ["name"])
 
 
 def _named(name: Any, known: Mapping[str, T], faults: Faults) -> T | None:
     if name is None:
         faults.add("name", "must be given", remedy=f"one of {', '.join(sorted(known))}")
     elif not isinstance(name, str) or name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else ""
-        faults.add("name", f"must be one of {', '.join(sorted(known))}", name, remedy)
+        unknown_name("name", name, known, faults)
     else:
         return known[name]
     return None
-
-
-def _options(kind: Any, options: Mapping[str, Any], beside: Sequence[str], faults: Faults) -> Any:
-    """An instance of a frozen dataclass of options; None, and faults, if an option is wrong."""
-    model = model_of(kind)
-    try:
-        values = model.model_validate(options)
-    except ValidationError as error:
-        explain(error, faults, model, beside)
-        return None
-    return kind(**{key: getattr(values, key) for key in model.model_fields})
 
 
 def _learner(

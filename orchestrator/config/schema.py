@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from orchestrator.config.option_models import STRICT
 from orchestrator.config.schedulers import Scheduler
 from orchestrator.config.search_space import Space
+from streams.options import STRICT
 from streams.recipe import Recipe
 from streams.schedule import Schedule
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.config.option_models import explain
-from orchestrator.errors import Faults
+from streams.errors import Faults
+from streams.options import explain
 
 KINDS = ("grid", "choice", "uniform", "loguniform", "randint")
 

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 from orchestrator.config.constraints import check_interval, check_with_store
 from orchestrator.config.schema import Sweep
-from orchestrator.errors import Faults
+from orchestrator.errors import ConfigError
 from orchestrator.protocol.source import Shape, StoreSource
 from streams.build import cached
+from streams.errors import Faults
 from streams.progress import ProgressLine
 from streams.recipe import Progress
 from streams.store.task_store import TaskStore
@@ -35,7 +36,7 @@ def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
     check_interval(sweep.scheduler, shape.length, faults)
     check_with_store(sweep, store.classes, faults)
     _check_batches(sweep.document.batch_size, shape, faults)
-    faults.check()
+    faults.check(ConfigError)
     return store
 
 
@@ -58,5 +59,5 @@ def _named_store(sweep: Sweep, address: str, progress: Progress) -> TaskStore:
     if missing := sorted(set(sweep.seeds) - set(store.seeds)):
         command = f"python -m streams.build {sweep.recipe.name} --out {address} --seeds {max(sweep.seeds) + 1}"
         faults.add("seeds", f"must be among the store's seeds {store.seeds}", missing, f"add them: {command}")
-    faults.check()
+    faults.check(ConfigError)
     return store

@@ -18,9 +18,7 @@ from streams import recipes
 from streams.build import build, cached, main
 from streams.errors import OptionError, SourceError, StoreError
 from streams.image_folder import ImageFolder
-from streams.options import recipe_from_words, schedule_from_options
 from streams.rainbow import RainbowDigits, RainbowMnist
-from streams.schedule import Gradual, Markov
 from streams.store.task_store import Table, TaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,46 +203,6 @@ def test_no_seed_and_negative_seeds_are_refused(tmp_path: Path) -> None:
         build(RainbowDigits(), [], tmp_path / "store")
     with pytest.raises(OptionError, match=r"must be 0 or above \(got -2\)"):
         build(RainbowDigits(), [0, -2], tmp_path / "store")
-
-
-def test_words_become_options() -> None:
-    assert recipe_from_words("rainbow_digits", ["tasks=8", "train=100"]) == RainbowDigits(tasks=8, train=100)
-    assert recipe_from_words("rainbow_mnist", ["data=/a=b"]) == RainbowMnist(data="/a=b")
-    assert recipe_from_words("rainbow_mnist", ["data=null"]) == RainbowMnist()
-
-
-def test_every_wrong_word_is_told_at_once() -> None:
-    with pytest.raises(OptionError) as caught:
-        recipe_from_words("rainbow_digits", ["task=8", "train=many", "validation=0", "test=601"])
-    assert caught.value.faults == (
-        "rainbow_digits.task: unknown option (got 8); did you mean tasks?",
-        "rainbow_digits.train: must be a whole number (got many)",
-        "rainbow_digits.validation: must be at least 1 (got 0)",
-        "rainbow_digits.test: must be at most 600 (got 601)",
-    )
-
-
-def test_an_option_is_given_once() -> None:
-    with pytest.raises(OptionError) as caught:
-        recipe_from_words("rainbow_digits", ["tasks=3", "train=9", "tasks=4", "train=9"])
-    assert caught.value.faults == ("rainbow_digits.tasks: must be given once (got 3 and 4)",)
-
-
-def test_numbers_of_another_kind_will_do_from_python() -> None:
-    markov = schedule_from_options("markov", {"hazard": 1})
-    assert markov == Markov(hazard=1.0)
-    assert type(markov.hazard) is float  # type: ignore[attr-defined]
-    gradual = schedule_from_options("gradual", {"window": np.int64(8)})
-    assert (gradual, type(gradual.window)) == (Gradual(window=8), int)  # type: ignore[attr-defined]
-    assert schedule_from_options("markov", {"hazard": np.float32(0.5)}) == Markov(hazard=0.5)
-    for name, key, wrong in (
-        ("markov", "hazard", True),
-        ("markov", "hazard", 10**400),
-        ("gradual", "window", True),
-        ("gradual", "window", 8.0),
-    ):
-        with pytest.raises(OptionError, match=f"{name}.{key}: must be a "):
-            schedule_from_options(name, {key: wrong})
 
 
 def test_what_does_not_fit_into_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

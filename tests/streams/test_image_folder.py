@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from streams.build import build, main
-from streams.errors import OptionError, SourceError
+from streams.errors import SourceError
 from streams.image_folder import ImageFolder, ImageFolderPairs
-from streams.options import recipe_from_options
 from streams.recipe import TEST, TRAIN, VALIDATION
 from streams.sources.decode import decode
 from streams.store.task_store import TaskStore
@@ -187,28 +186,6 @@ def test_folders_that_hold_nothing(tmp_path: Path) -> None:
         ImageFolder(data=str(tmp_path)).collect()
     with pytest.raises(SourceError, match="data: must be a folder that exists"):
         ImageFolder(data=str(tmp_path / "no")).collect()
-
-
-def test_options_that_do_not_go_together_are_told_at_once() -> None:
-    options = {"channels": 2, "validation_share": 0.5, "test_share": 0.5, "keep": 5, "train": 41}
-    with pytest.raises(OptionError) as caught:
-        recipe_from_options("image_folder_pairs", options)
-    assert sorted(line.partition(":")[0] for line in caught.value.faults) == [
-        f"image_folder_pairs.{key}" for key in ("channels", "data", "keep", "test_share", "train")
-    ]
-
-
-def test_streams_that_fit_into_no_memory_are_refused(made_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError) as caught:
-        recipe_from_options("image_folder", {"data": ".", "size": 100_000_000, "tasks": 10**13})
-    assert caught.value.faults == ("image_folder.size: must be at most 1024 (got 100000000)",)
-    with pytest.raises(OptionError) as caught:
-        recipe_from_options("image_folder_pairs", {"data": ".", "train": 10**10})
-    (line,) = caught.value.faults
-    assert line == (
-        "image_folder_pairs.tasks: tasks * (train + validation + test) must be at most 100,000,000 "
-        "(got 1,000,000,020,000)"
-    )
 
 
 def test_the_middle_square_is_resized(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streams.errors import OptionError
-from streams.options import schedule_from_options
 from streams.schedule import Gradual, HeldBack, Markov, Recurring, Schedule, Sequential, schedules
 from streams.store.task_store import TaskStore
 from streams.stream import Stream
@@ -168,18 +167,6 @@ def test_a_stream_under_a_schedule_knows_the_true_tasks(digits_store: TaskStore)
 
 def test_schedules_by_name() -> None:
     assert sorted(schedules()) == ["gradual", "markov", "recurring", "sequential"]
-    assert schedule_from_options("gradual", {"window": 60}) == Gradual(window=60)
-    assert schedule_from_options("markov", {"hazard": "0.2"}) == Markov(hazard=0.2)
-    with pytest.raises(OptionError) as caught:
-        schedule_from_options("markov", {"hazzard": 0.1, "hazard": 0.0})
-    assert caught.value.faults == (
-        "markov.hazzard: unknown option (got 0.1); did you mean hazard?",
-        "markov.hazard: must be above 0 (got 0.0)",
-    )
-    with pytest.raises(OptionError, match=r"schedule: must be one of gradual, markov, .*; did you mean markov\?"):
-        schedule_from_options("markow", {})
-    with pytest.raises(OptionError, match=r"sequential\.window: unknown option .*; there are no options"):
-        schedule_from_options("sequential", {"window": 3})
 
 
 def test_tasks_held_back_are_in_no_stream() -> None:

@@ -10,7 +10,8 @@ from orchestrator.config.constraints import check_options, check_with_store
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import LearnerSpec, Sweep
 from orchestrator.config.search_space import Space
-from orchestrator.errors import ConfigError, Faults
+from orchestrator.errors import ConfigError
+from streams.errors import Faults
 
 OWN = """
 from dataclasses import dataclass

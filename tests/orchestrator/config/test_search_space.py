@@ -3,9 +3,9 @@
 import numpy as np
 
 from learners import registry
-from orchestrator.config.option_models import model_of
 from orchestrator.config.search_space import Space, read_space
-from orchestrator.errors import Faults
+from streams.errors import Faults
+from streams.options import model_of
 
 
 def draws(space: Space, count: int = 4000) -> np.ndarray:
