@@ -1,12 +1,11 @@
-"""What a cluster's nodes get: `python -m orchestrator.ship` packs this working tree as it is now.
+"""Pack this working tree for the nodes of a cluster: `python -m orchestrator.ship`.
 
-The folder `deploy/ship` then holds one wheel with the commit that it is of, the tested versions and the scripts that
-set up a node; cluster files mount it on every node. A token for the cluster is made once, in `~/.foml/auth_token`.
+The folder `deploy/ship` then holds one wheel with its commit, the tested versions, and the scripts that set up a node;
+cluster files mount it on every node. The first run creates the cluster's token in `~/.foml/auth_token`.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.tracking import provenance
+from streams.command_line import CommandLine, command
 
 TREE = Path(__file__).resolve().parent.parent
 PACKED = ("pyproject.toml", "README.md", "LICENSE", "learners", "streams", "orchestrator", "tune_configs")
@@ -26,10 +26,10 @@ TOKEN = Path("~/.foml/auth_token")
 
 
 def ship(out: Path, tree: Path = TREE) -> Path:
-    """Fill the folder `out`, and see to it that there is a token. Returns the wheel.
+    """Fill the folder `out`, and create a token if none exists. Returns the wheel.
 
     Raises:
-        OrchestratorError: this is no working tree, or no wheel can be built of it.
+        OrchestratorError: `tree` is not a working tree, or no wheel can be built from it.
     """
     if not (tree / "pyproject.toml").is_file():
         rule = "must be a working tree of this project"
@@ -58,18 +58,18 @@ def ship(out: Path, tree: Path = TREE) -> Path:
 
 
 def _files(tree: Path) -> list[str]:
-    """What is packed: what git knows of, and new files that it does not ignore; all there is where git is not."""
+    """The files to pack: those that git tracks or does not ignore; every file if git is missing."""
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *PACKED]
     try:
         listed = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=True).stdout.split("\0")
     except (OSError, subprocess.CalledProcessError):
-        found = [path for name in PACKED for path in (tree / name, *(tree / name).rglob("*"))]
-        listed = [str(path.relative_to(tree)) for path in found if "__pycache__" not in path.parts]
+        paths = [path for name in PACKED for path in (tree / name, *(tree / name).rglob("*"))]
+        listed = [str(path.relative_to(tree)) for path in paths if "__pycache__" not in path.parts]
     return [name for name in listed if name and (tree / name).is_file()]
 
 
 def make_token(path: Path) -> None:
-    """A token at `path` that only its owner can read, unless there is one."""
+    """Write a token to `path`, readable by its owner only, unless one exists."""
     if path.is_file() and path.stat().st_size:
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,21 +77,15 @@ def make_token(path: Path) -> None:
         file.write(secrets.token_hex(32))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command
+def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.ship") -> int:
     """The command. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m orchestrator.ship", description="Pack this working tree for the nodes of a cluster."
-    )
+    parser = CommandLine(prog, "Pack this working tree for the nodes of a cluster.")
     parser.add_argument("--out", type=Path, default=TREE / "deploy" / "ship", help="the folder (default: deploy/ship)")
-    out = parser.parse_args(argv).out
-    try:
-        wheel = ship(out)
-    except OrchestratorError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
+    wheel = ship(parser.parse_args(argv).out)
     commit, dirty = provenance.git_state()
-    changed = ", with changes that are not committed" if dirty == "true" else ""
-    print(f"{wheel}: commit {commit[:12]}{changed}\ntoken: {TOKEN}")
+    changes = ", with changes that are not committed" if dirty == "true" else ""
+    print(f"{wheel}: commit {commit[:12]}{changes}\ntoken: {TOKEN}")
     return 0
 
 

@@ -110,8 +110,8 @@ def test_ray_up_brings_every_node_with_the_project_at_one_state(on_prem: OnPrem)
     for address in on_prem.hosts.address.values():
         assert f"node {address}: " in said
     assert said.count("versions, clock and storage agree") == 3, said
-    assert "a run and a file were written and came back" in said
-    assert "\nall is well\n" in said, said
+    assert "a run and a file were written and read back" in said
+    assert "\nall checks passed\n" in said, said
 
 
 @pytest.mark.parametrize(

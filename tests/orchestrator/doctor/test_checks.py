@@ -8,7 +8,7 @@ import pytest
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.doctor import __main__, checks
-from orchestrator.doctor.nodes import Finding, gpus_agree, torch_gpus
+from orchestrator.doctor.nodes import Check, gpus_agree, torch_gpus
 from orchestrator.execution.nodes import Node, missing, promised, startable
 from streams.store.task_store import TaskStore
 from tests.orchestrator.synthetic_sweep import new_database
@@ -23,21 +23,21 @@ def sweep(store: TaskStore | None = None, **changes: object) -> Sweep:
 
 
 def test_versions_of_this_environment_are_those_asked_for() -> None:
-    (finding,) = list(checks.versions())
-    assert finding.well
-    assert "ray 2." in finding.text
-    assert "torch 2." in finding.text
+    (check,) = list(checks.versions())
+    assert check.passed
+    assert "ray 2." in check.text
+    assert "torch 2." in check.text
 
 
 def test_this_machine() -> None:
-    findings = list(checks.machine(sweep()))
-    assert all(finding.well for finding in findings)
-    assert "a learner gets 1" in findings[0].text
+    results = list(checks.machine(sweep()))
+    assert all(check.passed for check in results)
+    assert "a learner gets 1" in results[0].text
 
 
 def test_gpus_as_torch_and_ray_see_them() -> None:
-    assert gpus_agree((2, ""), 2, "here") == Finding(True, "2 GPUs here")
-    assert not gpus_agree((0, "torch is built for CUDA None"), 1, "here").well
+    assert gpus_agree((2, ""), 2, "here") == Check(True, "2 GPUs here")
+    assert not gpus_agree((0, "torch is built for CUDA None"), 1, "here").passed
     assert (
         "torch sees 0, Ray 1; torch is built for CUDA None: update NVIDIA's driver"
         in gpus_agree((0, "torch is built for CUDA None"), 1, "here").text
@@ -48,39 +48,39 @@ def test_gpus_as_torch_and_ray_see_them() -> None:
 
 
 def test_room_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
-    storage, cache = checks.room(sweep(storage=str(tmp_path / "not" / "yet")))
-    assert storage.well == cache.well == True  # noqa: E712
+    storage, cache = checks.disk_space(sweep(storage=str(tmp_path / "not" / "yet")))
+    assert storage.passed == cache.passed == True  # noqa: E712
     assert str(tmp_path / "not" / "yet") in storage.text
-    storage, _ = checks.room(sweep(storage="/proc/results"))
-    assert not storage.well
+    storage, _ = checks.disk_space(sweep(storage="/proc/results"))
+    assert not storage.passed
     assert "storage /proc/results: cannot be written" in storage.text
 
 
 def test_mlflow_takes_a_run_and_gives_it_back(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     uri = new_database(tmp_path_factory, tmp_path)
-    (finding,) = checks.tracking(sweep(tracking={"uri": uri}))
-    assert finding == Finding(True, f"MLflow {uri}: a run and a file were written and came back")
+    (check,) = checks.tracking(sweep(tracking={"uri": uri}))
+    assert check == Check(True, f"MLflow {uri}: a run and a file were written and read back")
 
 
 def test_mlflow_that_is_down_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     looked = checks.examine(sweep(tracking={"uri": "http://127.0.0.1:9"}), local=True)
-    faults = [finding.text for finding in (next(looked) for _ in range(6)) if not finding.well]
+    faults = [check.text for check in (next(looked) for _ in range(6)) if not check.passed]
     assert len(faults) == 1
     assert "no server answers" in faults[0]
     assert "start the server" in faults[0]
 
 
 def test_a_store_is_read_to_its_last_byte(store: TaskStore, tmp_path: Path) -> None:
-    (finding,) = checks.store(sweep(store))
-    assert finding.well
-    assert "seeds [0, 1, 2]" in finding.text
+    (check,) = checks.store(sweep(store))
+    assert check.passed
+    assert "seeds [0, 1, 2]" in check.text
     shutil.copytree(store.path, tmp_path / "damaged")
     images = tmp_path / "damaged" / "images.arrow"
     content = bytearray(images.read_bytes())
     content[len(content) // 2] ^= 1
     images.write_bytes(content)
     looked = checks.examine(sweep(TaskStore.open(tmp_path / "damaged")), local=True)
-    faults = [finding.text for finding in (next(looked) for _ in range(7)) if not finding.well]
+    faults = [check.text for check in (next(looked) for _ in range(7)) if not check.passed]
     assert len(faults) == 1
     assert "images.arrow" in faults[0]
 
@@ -89,7 +89,7 @@ def test_cluster_files_by_the_command(capsys: pytest.CaptureFixture[str]) -> Non
     root = Path(__file__).resolve().parents[3]
     assert __main__.main([str(root / "deploy/kuberay.yaml")]) == 1
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "2 faults"
+    assert said[-1] == "3 faults"
     assert all(line.startswith("FAULT  ") and "must be filled in" in line for line in said[:-1])
 
 
