@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,26 +19,21 @@ _DIGEST = "digest"
 
 
 def write(path: Path, content: str | bytes | Callable[[BinaryIO], object]) -> None:
-    """Write a file: afterwards it has the new content, or after a crash or an error the content from before.
+    """Write a file, which has the new content afterwards, or the previous content after a crash or an error.
+
+    A temporary file in the same folder is synchronized to disk and renamed.
 
     Args:
         content: text (encoded as UTF-8), bytes, or a function that writes to the open binary file. If the function
-            raises, the file stays as it was.
+            raises, the file stays unchanged.
     """
-    with replacing(path) as file:
-        if callable(content):
-            content(file)
-        else:
-            file.write(content.encode() if isinstance(content, str) else content)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file in the same folder, which is synchronized to disk and renamed to `path` after the block."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # several processes may write the same file
     try:
         with temporary.open("wb") as file:
-            yield file
+            if callable(content):
+                content(file)
+            else:
+                file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

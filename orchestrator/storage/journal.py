@@ -230,8 +230,8 @@ def given_before(root: Path, name: str, option: str = "--resume") -> dict[str, A
         names = sorted(path.parent.name for path in root.parent.glob(f"*/{FILE}"))
         rule = f"must be a sweep that was started in {root.parent}"
         raise ConfigError(fault(option, "", rule, name, f"existing sweeps: {', '.join(names) or 'none'}"))
-    given: dict[str, Any] = earlier["given"]
-    return given
+    configuration: dict[str, Any] = earlier["given"]
+    return configuration
 
 
 def _read(root: Path) -> dict[str, Any] | None:

@@ -41,9 +41,9 @@ def hold_lease(address: str, local: Path, report: Callable[[str], None] = print)
     Raises:
         ConfigError: another machine runs the sweep; or the address cannot be written.
     """
-    known = local / _NAME
-    name = known.read_text() if known.is_file() else PREFIX + secrets.token_hex(8)
-    atomic.write(known, name)
+    name_file = local / _NAME
+    name = name_file.read_text() if name_file.is_file() else PREFIX + secrets.token_hex(8)
+    atomic.write(name_file, name)
     lease = local / name
     atomic.write(lease, json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
     with address_faults(address):

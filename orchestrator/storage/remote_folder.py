@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 from pyarrow import fs
@@ -100,10 +101,13 @@ def download(remote: RemoteFolder, name: str, info: fs.FileInfo, path: Path) -> 
         content = remote.read(name)
     except FileNotFoundError:
         return False
-    with atomic.replacing(path) as file:
+
+    def save(file: BinaryIO) -> None:
         file.write(content)
         file.flush()
         os.utime(file.fileno(), ns=(stamp, stamp))
+
+    atomic.write(path, save)
     return True
 
 

@@ -12,7 +12,7 @@ import os
 import pickle
 import re
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -94,7 +94,8 @@ def write(
     import torch
 
     path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
-    content = {"format": FORMAT, "state": state, "curves": _as_tensors(curves.state_dict()), "finished": finished}
+    tensors = _converted(curves.state_dict(), np.ndarray, lambda array: torch.from_numpy(np.ascontiguousarray(array)))
+    content = {"format": FORMAT, "state": state, "curves": tensors, "finished": finished}
 
     def save(file: BinaryIO) -> None:
         torch.save(content, file)
@@ -197,7 +198,7 @@ def _read(path: Path, map_location: torch.device | str) -> Chunk:
     content = torch.load(path, map_location=map_location, weights_only=True)
     if content["format"] != FORMAT:
         raise ValueError(f"format must be {FORMAT} (got {content['format']})")
-    curves = Curves(**_as_arrays(content["curves"]))
+    curves = Curves(**_converted(content["curves"], torch.Tensor, lambda tensor: tensor.cpu().numpy()))
     return Chunk(path, content["state"], curves, content["finished"])
 
 
@@ -212,21 +213,8 @@ def _attempt(folder: Path) -> int:
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
-def _as_tensors(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(value))
+def _converted(value: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
+    """A nested dictionary with `convert` applied to all values of type `kind`."""
     if isinstance(value, dict):
-        return {key: _as_tensors(part) for key, part in value.items()}
-    return value
-
-
-def _as_arrays(value: Any) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.cpu().numpy()
-    if isinstance(value, dict):
-        return {key: _as_arrays(part) for key, part in value.items()}
-    return value
+        return {key: _converted(part, kind, convert) for key, part in value.items()}
+    return convert(value) if isinstance(value, kind) else value

@@ -64,30 +64,30 @@ def write_chunk(root: Path, trial: Trial, errors: list[float], first_task: int =
 
 
 def test_draws_approach_the_best_value() -> None:
-    found = np.empty((5, 40))
+    distances = np.empty((5, 40))
     for seed in range(5):
         studies = Studies(make_plan(sweep(search={"algorithm": "optuna", "samples": 40, "seed": seed}), "store"))
         for number in range(40):
             trial = studies.next()
             assert trial is not None
-            found[seed, number] = badness(trial)
-            studies.record(trial, found[seed, number])
+            distances[seed, number] = badness(trial)
+            studies.record(trial, distances[seed, number])
         assert studies.next() is None
     # The mean distance of a uniform draw is 1.8.
-    assert 1.4 < found[:, :10].mean() < 2.2
-    assert found[:, 20:].mean() < 0.6 * found[:, :10].mean()
-    assert found.min(axis=1).max() < 0.1
+    assert 1.4 < distances[:, :10].mean() < 2.2
+    assert distances[:, 20:].mean() < 0.6 * distances[:, :10].mean()
+    assert distances.min(axis=1).max() < 0.1
 
 
 def test_equal_results_give_equal_draws(tmp_path: Path) -> None:
     """A search resumed after 12 trials, of which one is not finished, draws as an uninterrupted one."""
     of = sweep()
-    whole, journal = [], written(tmp_path, of)
+    keys, journal = [], written(tmp_path, of)
     queue = TrialQueue(of, journal, set(), 8)
     for number in range(15):
         trial = queue.next()
         assert trial is not None
-        whole.append(trial.key)
+        keys.append(trial.key)
         if number == 11:
             write_chunk(tmp_path, trial, [0.5] * 3)  # and then the driver dies
         elif number < 11:
@@ -99,30 +99,30 @@ def test_equal_results_give_equal_draws(tmp_path: Path) -> None:
     (tmp_path / "sweep-copy.json").unlink()
     again = written(tmp_path, of)
     assert again.finished() == set()  # no learner.pt: the test wrote none
-    ended = set(whole[:11])
+    ended = set(keys[:11])
     queue = TrialQueue(of, again, ended, 8)
-    assert [trial.key for trial in again.plan.trials] == whole[:12]
+    assert [trial.key for trial in again.plan.trials] == keys[:12]
     first = queue.next()
-    assert first is not None and first.key == whole[11]  # the interrupted trial resumes before any is drawn
+    assert first is not None and first.key == keys[11]  # the interrupted trial resumes before any is drawn
     following = [queue.next(), queue.next(), queue.next()]
-    assert [trial.key for trial in following if trial is not None] == whole[12:15]
+    assert [trial.key for trial in following if trial is not None] == keys[12:15]
 
 
 def test_failed_trials_are_not_examples() -> None:
     """Draws are random until ten trials have completed; failed trials do not count."""
     plan = make_plan(sweep(), "store")
     failed, waiting, informed = Studies(plan), Studies(plan), Studies(plan)
-    drawn: list[list[str]] = [[], [], []]
+    draws: list[list[str]] = [[], [], []]
     for _ in range(14):
-        for studies, keys in zip((failed, waiting, informed), drawn, strict=True):
+        for studies, keys in zip((failed, waiting, informed), draws, strict=True):
             trial = studies.next()
             assert trial is not None
             keys.append(trial.key)
             if studies is not waiting:
                 studies.record(trial, math.nan if studies is failed else badness(trial))
-    assert drawn[0] == drawn[1]
-    assert drawn[0][:10] == drawn[2][:10]
-    assert drawn[0][13] != drawn[2][13]
+    assert draws[0] == draws[1]
+    assert draws[0][:10] == draws[2][:10]
+    assert draws[0][13] != draws[2][13]
 
 
 @pytest.mark.parametrize(
@@ -139,23 +139,23 @@ def test_a_study_ends_when_its_choices_are_exhausted(spaces: dict[str, object], 
     plan = make_plan(sweep(learners=[{"name": "foml", **spaces}]), "store")
     assert plan.size == count
     studies = Studies(plan)
-    drawn = []
+    draws = []
     while (trial := studies.next()) is not None:
         plan.add(trial)
-        drawn.append(trial.key)
+        draws.append(trial.key)
         studies.record(trial, 0.1)
-    assert len(set(drawn)) == len(drawn) == count
+    assert len(set(draws)) == len(draws) == count
     assert plan.size == count  # so a command that finds all of them ended starts none
 
 
 def test_the_last_choices_are_drawn_although_the_estimator_avoids_them() -> None:
     learners = [{"name": "foml", "K": {"randint": [1, 20]}}]
     studies = Studies(make_plan(sweep(learners=learners, search={"algorithm": "optuna", "samples": 20}), "store"))
-    drawn = []
+    draws = []
     while (trial := studies.next()) is not None:
-        drawn.append(trial.configuration.options["K"])
-        studies.record(trial, float(abs(drawn[-1] - 7)))
-    assert sorted(drawn) == list(range(1, 21))
+        draws.append(trial.configuration.options["K"])
+        studies.record(trial, float(abs(draws[-1] - 7)))
+    assert sorted(draws) == list(range(1, 21))
 
 
 def test_each_combination_of_grids_is_a_study(tmp_path: Path) -> None:
@@ -175,12 +175,12 @@ def test_each_combination_of_grids_is_a_study(tmp_path: Path) -> None:
 def test_more_samples_and_more_seeds_keep_the_earlier_draws(tmp_path: Path) -> None:
     small = sweep(search={"algorithm": "optuna", "samples": 2})
     queue = TrialQueue(small, written(tmp_path, small), set(), 8)
-    drawn = [queue.next(), queue.next()]
+    draws = [queue.next(), queue.next()]
     assert queue.next() is None
     wider = sweep(search={"algorithm": "optuna", "samples": 3}, seeds=3)
     journal = written(tmp_path, wider)
     assert [(t.configuration.hash, t.seeds) for t in journal.plan.trials] == [
-        (t.configuration.hash, seeds) for t in drawn if t is not None for seeds in ((0, 1), (2,))
+        (t.configuration.hash, seeds) for t in draws if t is not None for seeds in ((0, 1), (2,))
     ]
     assert journal.plan.size == 2 * 2 + 1
 
@@ -224,22 +224,22 @@ def test_a_trial_that_finished_after_it_was_stopped_is_recorded_as_finished(tmp_
     of = sweep(search={"algorithm": "optuna", "samples": 14, "scheduler": {"name": "asha", "grace": 0.25}})
     journal = written(tmp_path, of)
     queue = TrialQueue(of, journal, set(), 8)
-    drawn = [queue.next() for _ in range(12)]
-    for trial in drawn[::2]:
+    draws = [queue.next() for _ in range(12)]
+    for trial in draws[::2]:
         assert trial is not None
         write_chunk(tmp_path, trial, [badness(trial)] * 4)
         journal.stop(trial, 4, badness(trial))
     expected = []
     for at in (None, 4):
         studies = Studies(journal.plan)
-        for number, trial in enumerate(drawn):
+        for number, trial in enumerate(draws):
             assert trial is not None
             studies.record(trial, badness(trial), None if number % 2 else at)
         expected.append(studies.next())
-    for trial in drawn:
+    for trial in draws:
         assert trial is not None
         write_chunk(tmp_path, trial, [badness(trial)] * 8)
-    again = TrialQueue(of, journal, {trial.key for trial in drawn if trial is not None}, 8).next()
+    again = TrialQueue(of, journal, {trial.key for trial in draws if trial is not None}, 8).next()
     finished, stopped = expected
     assert finished is not None and stopped is not None and again is not None
     assert again.key == finished.key != stopped.key

@@ -70,9 +70,9 @@ def test_another_sweep_of_the_same_name_is_refused_with_every_difference(tmp_pat
 
 def test_the_given_configuration_is_read_back(tmp_path: Path) -> None:
     written(tmp_path / "j")
-    given = given_before(tmp_path / "j", "j")
-    assert given["learners"] == LEARNERS
-    assert stacks(Journal.look(tmp_path / "j", make_plan(check_sweep(given), "store"))) == [(1, (0, 1)), (5, (0, 1))]
+    document = given_before(tmp_path / "j", "j")
+    assert document["learners"] == LEARNERS
+    assert stacks(Journal.look(tmp_path / "j", make_plan(check_sweep(document), "store"))) == [(1, (0, 1)), (5, (0, 1))]
 
 
 def test_resuming_a_sweep_that_was_never_started(tmp_path: Path) -> None:

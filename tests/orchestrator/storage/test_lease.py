@@ -27,12 +27,12 @@ with hold_lease(sys.argv[1], Path(sys.argv[2])):
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The local copies of the sweep's folder on two machines."""
-    for name in ("here", "there"):
+    for name in ("one", "two"):
         (tmp_path / name).mkdir()
     # The clock of an S3 server has a resolution of one second.
     monkeypatch.setattr(lease, "RENEW_S", 1.1)
     monkeypatch.setattr(lease, "POLL_S", 0.1)
-    return tmp_path / "here", tmp_path / "there"
+    return tmp_path / "one", tmp_path / "two"
 
 
 def leases(address: str) -> list[str]:
@@ -40,12 +40,12 @@ def leases(address: str) -> list[str]:
 
 
 def test_a_second_machine_is_refused_in_one_line(storage: str, machines: tuple[Path, Path]) -> None:
-    here, there = machines
+    one, two = machines
     address = f"{storage}/sweep"
     lines: list[str] = []
-    with hold_lease(address, here):
+    with hold_lease(address, one):
         (name,) = leases(address)
-        with pytest.raises(ConfigError) as caught, hold_lease(address, there, lines.append):
+        with pytest.raises(ConfigError) as caught, hold_lease(address, two, lines.append):
             raise AssertionError("two leases are held")
         assert leases(address) == [name]
     (line,) = caught.value.faults
@@ -58,26 +58,26 @@ def test_a_second_machine_is_refused_in_one_line(storage: str, machines: tuple[P
     (line,) = lines
     assert re.search(rf"/sweep: {who} has started this sweep; waiting for a renewal of its lease, 90 s at most$", line)
     assert leases(address) == []
-    with hold_lease(address, there, lines.append):
+    with hold_lease(address, two, lines.append):
         assert len(leases(address)) == len(lines) == 1
 
 
 def test_only_other_machines_wait_for_the_lease_of_a_killed_process(
     tmp_path: Path, machines: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, there = machines
+    one, two = machines
     address = (tmp_path / "bucket").as_uri()
-    command = [sys.executable, "-c", HOLD, address, str(there)]
+    command = [sys.executable, "-c", HOLD, address, str(two)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
         process.kill()
     (orphan,) = leases(address)
     lines: list[str] = []
-    with hold_lease(address, there, lines.append):
+    with hold_lease(address, two, lines.append):
         assert leases(address) == [orphan] and not lines
     (tmp_path / "bucket" / orphan).write_text("{}")  # of a killed process again
     monkeypatch.setattr(lease, "EXPIRY_S", 3.0)
     began = time.monotonic()
-    with hold_lease(address, here, lines.append):
+    with hold_lease(address, one, lines.append):
         assert time.monotonic() - began > 1.5 and len(leases(address)) == 2
     assert "another machine has started this sweep; waiting for a renewal of its lease, 3 s at most" in lines[0]

@@ -29,13 +29,13 @@ def test_files_of_one_machine_are_synchronized_to_another(
         (here / name).write_text(text)
         mirror.push(here / name)
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "elsewhere"))
-    there, other = open_folder(storage, "my sweep/1")
-    assert other is not None and there != here
-    files = {str(path.relative_to(there)): path.read_text() for path in there.rglob("*") if path.is_file()}
+    copy, other = open_folder(storage, "my sweep/1")
+    assert other is not None and copy != here
+    files = {str(path.relative_to(copy)): path.read_text() for path in copy.rglob("*") if path.is_file()}
     assert files == {"sweep.json": "{}", "trial/stopped.json": "1", "trial/chunk-00000002-0001.pt": "two"}
     mirror.forget("trial")
     other.pull()
-    assert [path.name for path in there.rglob("*") if path.is_file()] == ["sweep.json"]
+    assert [path.name for path in copy.rglob("*") if path.is_file()] == ["sweep.json"]
 
 
 def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(storage: str) -> None:
@@ -48,16 +48,16 @@ def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(sto
         for old in sorted(first.folder.glob("chunk-*"))[: -trial_files.KEPT]:
             old.unlink()
         first.push(attempt)
-    kept = ["attempt-0001", "chunk-00000004-0001.pt", "chunk-00000006-0001.pt"]
-    assert sorted(RemoteFolder(address).listing()) == kept
+    names = ["attempt-0001", "chunk-00000004-0001.pt", "chunk-00000006-0001.pt"]
+    assert sorted(RemoteFolder(address).listing()) == names
     second = TrialCopy(address)  # on another machine, say
-    assert sorted(path.name for path in second.folder.iterdir()) == kept
+    assert sorted(path.name for path in second.folder.iterdir()) == names
     assert trial_files.claim(second.folder) == 2
     second.claim(2)
     (first.folder / "chunk-00000008-0001.pt").write_text("8")
     with pytest.raises(SupersededError, match="attempt 1 was superseded"):
         first.push(attempt)
-    assert sorted(RemoteFolder(address).listing()) == sorted([*kept, "attempt-0002"])
+    assert sorted(RemoteFolder(address).listing()) == sorted([*names, "attempt-0002"])
     second.close()
     assert not second.folder.exists()
 
@@ -130,11 +130,11 @@ def test_synchronization_does_not_delete_files_before_their_upload(
     journal = Journal(root, Plan("sweep", (), {}), mirror)
     push, threads = Mirror.push, []
 
-    def while_another_synchronizes(own: Mirror, path: Path) -> None:
+    def while_another_synchronizes(mirror: Mirror, path: Path) -> None:
         threads.append(threading.Thread(target=Mirror(storage, "sweep").pull))
         threads[-1].start()
         threads[-1].join(1)  # long enough without the lock, which makes it wait
-        push(own, path)
+        push(mirror, path)
 
     monkeypatch.setattr(Mirror, "push", while_another_synchronizes)
     for name in ("population-1.json", "trial/stopped.json"):

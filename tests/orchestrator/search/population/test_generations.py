@@ -68,9 +68,9 @@ def train_generation(root: Path, of: TrialQueue, stop: int) -> list[str]:
     for trial in reversed(members):  # they pause in another order than they started
         plan = of.segment_plan(trial)
         assert plan is not None and plan.stop == stop
-        own = errors(int(trial.configuration.label[-1]) - 1, stop)
-        write_chunk(root, trial, own)
-        assert of.pause(trial, own[-1]) == (trial is members[0])
+        member_errors = errors(int(trial.configuration.label[-1]) - 1, stop)
+        write_chunk(root, trial, member_errors)
+        assert of.pause(trial, member_errors[-1]) == (trial is members[0])
     return [trial.key for trial in members]
 
 
@@ -129,10 +129,10 @@ def test_a_member_receives_all_its_segments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reached", [GENERATION + 2, 2 * GENERATION, 2 * GENERATION + 1])
 def test_a_resumed_population_decides_the_same(tmp_path: Path, reached: int, loss: str) -> None:
     """Interrupted when two members have trained to `reached` and two have not started their segment."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    of = queue(whole)
-    keys = train_generation(whole, of, GENERATION)
-    train_generation(whole, of, 2 * GENERATION)
+    complete, cut = tmp_path / "complete", tmp_path / "cut"
+    of = queue(complete)
+    keys = train_generation(complete, of, GENERATION)
+    train_generation(complete, of, 2 * GENERATION)
     of = queue(cut)
     train_generation(cut, of, GENERATION)
     if reached > 2 * GENERATION:
@@ -163,7 +163,7 @@ def test_a_resumed_population_decides_the_same(tmp_path: Path, reached: int, los
             number = int(trial.configuration.label[-1]) - 1
             write_chunk(cut, trial, errors(number, 2 * GENERATION))
             again.pause(trial, errors(number, 2 * GENERATION)[-1])
-    assert schedule(cut) == schedule(whole)
+    assert schedule(cut) == schedule(complete)
 
 
 @pytest.mark.parametrize("damage", [halve, flip])
@@ -177,7 +177,7 @@ def test_a_damaged_file_is_quarantined_and_recomputed(tmp_path: Path, damage: Ca
         write_chunk(tmp_path, plan.trial(key), errors(number, TOTAL))
     journal = Journal.look(tmp_path, plan)
     (population,) = plan.populations
-    whole, path = schedule(tmp_path), population.file(tmp_path)
+    content_before, path = schedule(tmp_path), population.file(tmp_path)
     assert generations.quarantine_if_damaged(tmp_path, population) == ""
     damage(path)
     line = generations.quarantine_if_damaged(tmp_path, population)
@@ -185,7 +185,7 @@ def test_a_damaged_file_is_quarantined_and_recomputed(tmp_path: Path, damage: Ca
     assert line.endswith(f"from the chunk files; quarantined as damaged-{path.name}")
     assert not path.exists() and path.with_name(f"damaged-{path.name}").exists()
     generations.write_missing_files(journal, TOTAL, "online_error", set(keys))
-    assert path.read_text() == whole
+    assert path.read_text() == content_before
 
 
 def test_a_failed_member_leaves_and_the_others_continue(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_a_changed_population_shares_no_member() -> None:
     online = [{t.configuration.hash for t in plan.trials if t.configuration.learner == "online"} for plan in plans]
     assert len(set().union(*online)) == 1
     # Members start with the configurations of a random search.
-    members, drawn = ([t.configuration.options for t in plan.trials if "beta1" in t.configuration.options] for plan in (plans[0], plans[4]))  # fmt: skip
-    assert sorted(map(str, members)) == sorted(map(str, drawn))
+    members, random_search = ([t.configuration.options for t in plan.trials if "beta1" in t.configuration.options] for plan in (plans[0], plans[4]))  # fmt: skip
+    assert sorted(map(str, members)) == sorted(map(str, random_search))
 
 
 def test_each_combination_of_grids_has_a_population_and_only_the_named_options_mutate() -> None:
