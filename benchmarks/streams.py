@@ -36,7 +36,7 @@ from orchestrator.execution.learner_actor import ActorSource
 from orchestrator.execution.ray_session import ray_running
 from orchestrator.execution.stream_actor import StreamActors, own_stream_actor
 from orchestrator.protocol import online
-from orchestrator.protocol.source import Shape, Source, Stack, StoreSource
+from orchestrator.protocol.source import StackedDatapoints, StoreSource, StreamShape, StreamSource
 from streams import build
 from streams.class_tasks import SingleTasks
 from streams.online_cifar100 import FOLDER, OnlineCifar100
@@ -111,7 +111,7 @@ def from_loader(store: TaskStore) -> Iterator[torch.Tensor]:
         yield x
 
 
-def from_source(store: TaskStore, source: Source) -> Iterator[torch.Tensor]:
+def from_source(store: TaskStore, source: StreamSource) -> Iterator[torch.Tensor]:
     """Batches as the protocol assembles them: a chunk of ids and labels, then pixels batch by batch."""
     torch.set_num_threads(1)
     images = image_table(store)
@@ -144,14 +144,14 @@ def best(make: Callable[[], Iterator[torch.Tensor]], seconds: float) -> float:
 class Timed:
     """A source that adds up the time that its reader waits."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: StreamSource) -> None:
         self._source = source
         self.waited = 0.0
 
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         return self._source.shape()
 
-    def read(self, start: int, count: int) -> Stack:
+    def read(self, start: int, count: int) -> StackedDatapoints:
         began = time.perf_counter()
         stack = self._source.read(start, count)
         self.waited += time.perf_counter() - began
@@ -164,7 +164,7 @@ class Timed:
         return datapoints
 
 
-def waiting_share(store: TaskStore, source: Source, chunks: int) -> float:
+def waiting_share(store: TaskStore, source: StreamSource, chunks: int) -> float:
     """The share of time that the fastest learner waits for data, over some chunks after the first."""
     timed = Timed(source)
     run = online.assemble(store, "online", {}, [0], N, source=timed)

@@ -17,7 +17,7 @@ from orchestrator.errors import OrchestratorError, disk_full_as_error
 from orchestrator.execution.stream_actor import own_stream_actor
 from orchestrator.protocol import curves as orchestrator_curves
 from orchestrator.protocol import metrics, online
-from orchestrator.protocol.source import Shape, Source, Stack
+from orchestrator.protocol.source import StackedDatapoints, StreamShape, StreamSource
 from orchestrator.search.population.decisions import fitness
 from orchestrator.search.population.segments import LostStateError, SegmentPlan
 from orchestrator.storage import retention, trial_files
@@ -44,12 +44,12 @@ class ActorSource:
         self._ahead: dict[tuple[int, int], Any] = {}
         self._held_out_ahead: dict[tuple[tuple[int, ...], str], Any] = {}
         self._splits: list[str] = []  # those that were ever asked for, and will be again
-        self._shape: Shape = ray.get(actor.shape.remote(seeds, schedule))
+        self._shape: StreamShape = ray.get(actor.shape.remote(seeds, schedule))
 
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         return self._shape
 
-    def read(self, start: int, count: int) -> Stack:
+    def read(self, start: int, count: int) -> StackedDatapoints:
         reference = self._ahead.pop((start, count), None) or self._ask(start, count)
         self._ahead.clear()
         if start + count < self._shape.length:
@@ -64,7 +64,7 @@ class ActorSource:
         points: list[Datapoints] = ray.get(reference or self._ask_held_out(tasks, split))
         return [Datapoints(one.image_ids.copy(), one.labels.copy(), one.tasks.copy()) for one in points]
 
-    def first_tasks(self, count: int) -> Stack:
+    def first_tasks(self, count: int) -> StackedDatapoints:
         return _own(ray.get(self._actor.first_tasks.remote(self._seeds, self._schedule, count)))
 
     def _fetch_held_out(self, start: int, stop: int) -> None:
@@ -85,9 +85,9 @@ class ActorSource:
         return self._actor.held_out.remote(self._seeds, self._schedule, tasks, split)
 
 
-def _own(stack: Stack) -> Stack:
+def _own(stack: StackedDatapoints) -> StackedDatapoints:
     """A copy: Ray's own arrays are read-only, and torch wants others."""
-    return Stack(stack.image_ids.copy(), stack.labels.copy())
+    return StackedDatapoints(stack.image_ids.copy(), stack.labels.copy())
 
 
 class NotBuiltError(OrchestratorError):
@@ -131,7 +131,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         torch.set_num_threads(config["threads"])
         actor = own_stream_actor(config["store"])
         self._store = TaskStore.open(ray.get(actor.path.remote()))
-        self._source: Source = ActorSource(actor, config["seeds"], config["schedule"])
+        self._source: StreamSource = ActorSource(actor, config["seeds"], config["schedule"])
         self._device = torch.device("cuda" if gpu else "cpu")
         hardware.reset_peak_memory(self._device)
         facts = hardware.facts(self._device)

@@ -13,7 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.errors import ConfigError, OrchestratorError, fault
-from orchestrator.protocol.source import Shape, Stack, StoreSource
+from orchestrator.protocol.source import StackedDatapoints, StoreSource, StreamShape
 from orchestrator.storage.mirror import Mirror
 from orchestrator.storage.remote_folder import has_file
 from streams.errors import StoreError
@@ -82,16 +82,16 @@ class StreamActor:
             self._sources[key] = StoreSource(self._store(), seeds, schedule)
         return self._sources[key]
 
-    def shape(self, seeds: list[int], schedule: Schedule) -> Shape:
+    def shape(self, seeds: list[int], schedule: Schedule) -> StreamShape:
         return self._source(seeds, schedule).shape()
 
-    def read(self, seeds: list[int], schedule: Schedule, start: int, count: int) -> Stack:
+    def read(self, seeds: list[int], schedule: Schedule, start: int, count: int) -> StackedDatapoints:
         return self._source(seeds, schedule).read(start, count)
 
     def held_out(self, seeds: list[int], schedule: Schedule, tasks: list[int], split: str) -> list[Datapoints]:
         return self._source(seeds, schedule).held_out(tasks, split)
 
-    def first_tasks(self, seeds: list[int], schedule: Schedule, count: int) -> Stack:
+    def first_tasks(self, seeds: list[int], schedule: Schedule, count: int) -> StackedDatapoints:
         return self._source(seeds, schedule).first_tasks(count)
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from orchestrator.config.constraints import check_interval, check_with_store
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
-from orchestrator.protocol.source import Shape, StoreSource
+from orchestrator.protocol.source import StoreSource, StreamShape
 from streams.build import cached
 from streams.errors import Faults
 from streams.progress import ProgressLine
@@ -40,7 +40,7 @@ def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
     return store
 
 
-def _check_batches(size: int, shape: Shape, faults: Faults) -> None:
+def _check_batches(size: int, shape: StreamShape, faults: Faults) -> None:
     """Check that no batch holds datapoints of more than two tasks: a task within it would have no batch of its own."""
     if not shape.has_boundaries:
         return

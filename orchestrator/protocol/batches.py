@@ -11,11 +11,11 @@ from torch import Tensor
 
 import learners
 from orchestrator.protocol.curves import Curves
-from orchestrator.protocol.source import Stack
+from orchestrator.protocol.source import StackedDatapoints
 from streams.stream import Datapoints
 
 
-def batch_of(images: learners.ImageTable, stack: Stack, start: int, stop: int) -> learners.Batch:
+def batch_of(images: learners.ImageTable, stack: StackedDatapoints, start: int, stop: int) -> learners.Batch:
     """The points start … stop−1 of each seed, drawn on the table's device."""
     ids = torch.from_numpy(stack.image_ids[:, start:stop])
     return learners.Batch(images.gather(ids), torch.from_numpy(stack.labels[:, start:stop]).to(images.device), ids)
@@ -27,10 +27,10 @@ def score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (logits.argmax(-1) != y).double(), loss.view_as(y).double()
 
 
-def padded(points: list[Datapoints], count: int) -> Stack:
+def padded(points: list[Datapoints], count: int) -> StackedDatapoints:
     """One stack of equally many points; where a seed has fewer, its first point is repeated (and not counted)."""
     rows = [np.minimum(np.arange(count), len(one) - 1) for one in points]
-    return Stack(
+    return StackedDatapoints(
         np.stack([one.image_ids[row] for one, row in zip(points, rows, strict=True)]),
         np.stack([one.labels[row] for one, row in zip(points, rows, strict=True)]),
     )

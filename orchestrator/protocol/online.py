@@ -32,7 +32,7 @@ from learners.networks import network as networks
 from orchestrator.errors import OrchestratorError
 from orchestrator.protocol.batches import batch_of, padded, score, slice_of_curves
 from orchestrator.protocol.curves import Curves
-from orchestrator.protocol.source import Shape, Source, StoreSource
+from orchestrator.protocol.source import StoreSource, StreamShape, StreamSource
 from orchestrator.system import hardware
 from streams.schedule import Schedule, Sequential
 from streams.store.task_store import TaskStore
@@ -49,7 +49,7 @@ def assemble(
     batch_size: int = 10,
     network: str | None = None,
     schedule: Schedule | None = None,
-    source: Source | None = None,
+    source: StreamSource | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> OnlineProtocol:
@@ -63,12 +63,12 @@ def assemble(
     name = network or build.default_for(store.images_per_datapoint)
     source = source or StoreSource(store, seeds, schedule or Sequential())
     made = build.build(name, store.shape, store.classes, device=device, dtype=dtype)
-    its_setting = setting(source.shape(), made, seeds, batch_size, store.classes, images)
+    its_setting = learner_setting(source.shape(), made, seeds, batch_size, store.classes, images)
     return OnlineProtocol(learners.create(learner, options, its_setting), source)
 
 
-def setting(
-    shape: Shape,
+def learner_setting(
+    shape: StreamShape,
     network: networks.Network,
     seeds: list[int],
     batch_size: int,
@@ -97,7 +97,7 @@ def image_table(store: TaskStore, device: torch.device | str, dtype: torch.dtype
 class OnlineProtocol:
     """R replicates of one learner on their streams, advanced by batches. `curves` is all that was measured."""
 
-    def __init__(self, learner: learners.Learner, source: Source) -> None:
+    def __init__(self, learner: learners.Learner, source: StreamSource) -> None:
         self.learner, self._source = learner, source
         self._setting = learner.setting
         self._images = self._setting.require_images()

@@ -1,4 +1,4 @@
-"""Where the protocol's datapoints come from: a stack of streams, one per seed, addressed by position."""
+"""The source of the protocol's datapoints: the streams of a stack of seeds, addressed by position."""
 
 from __future__ import annotations
 
@@ -15,16 +15,28 @@ from streams.stream import Datapoints, Stream
 
 
 @dataclass(frozen=True)
-class Stack:
-    """Datapoints of R seeds: ``image_ids`` int32 [R, B, V], ``labels`` int64 [R, B]. No task."""
+class StackedDatapoints:
+    """Equally many datapoints of each of R seeds, without their tasks.
+
+    Attributes:
+        image_ids: int32 [R, B, V].
+        labels: int64 [R, B].
+    """
 
     image_ids: npt.NDArray[np.int32]
     labels: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What a stack of streams is like: ``length`` of all seeds; each seed's ``ends``; tasks held back."""
+class StreamShape:
+    """The length of a stack of streams and the positions of their tasks.
+
+    Attributes:
+        length: datapoints of each seed.
+        ends: for each seed the end of each task and its number.
+        has_boundaries: whether tasks have sharp ends.
+        held_back: tasks that are not in the stream, for pretraining.
+    """
 
     length: int
     ends: list[Ends]
@@ -32,45 +44,45 @@ class Shape:
     held_back: int = 0
 
 
-class Source(Protocol):
-    """A stack of streams. Both kinds, `StoreSource` and `actors.ActorSource`, give the same datapoints."""
+class StreamSource(Protocol):
+    """A stack of streams; all implementations return the same datapoints."""
 
-    def shape(self) -> Shape:
-        """Lengths and ends of tasks; for the protocol alone."""
+    def shape(self) -> StreamShape:
+        """Lengths and ends of tasks, which the protocol knows and a learner does not."""
 
-    def read(self, start: int, count: int) -> Stack:
-        """The datapoints at positions start … start+count−1 of every seed, fewer at the end."""
+    def read(self, start: int, count: int) -> StackedDatapoints:
+        """The datapoints at positions start … start+count−1 of each seed, fewer at the end."""
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
-        """For each seed the held-out points of one of its tasks."""
+        """For each seed, the held-out datapoints of one of its tasks."""
 
-    def first_tasks(self, count: int) -> Stack:
-        """All training points of each seed's first tasks, task after task: those that the schedule holds back."""
+    def first_tasks(self, count: int) -> StackedDatapoints:
+        """All training datapoints of each seed's first tasks, which the schedule holds back, task after task."""
 
 
 class StoreSource:
-    """Reads straight from a mapped store; what `StreamActor` does for others."""
+    """Reads from a mapped task store."""
 
     def __init__(self, store: TaskStore, seeds: list[int], schedule: Schedule) -> None:
         self._streams = [Stream(store, seed, schedule) for seed in seeds]
 
-    def shape(self) -> Shape:
+    def shape(self) -> StreamShape:
         lengths = {stream.length for stream in self._streams}
         if len(lengths) != 1:
             raise OrchestratorError(f"stream: all seeds must have equally many datapoints (got {sorted(lengths)})")
         schedule = self._streams[0].schedule
         held_back = schedule.tasks if isinstance(schedule, HeldBack) else 0
-        return Shape(lengths.pop(), [stream.ends for stream in self._streams], schedule.has_boundaries, held_back)
+        return StreamShape(lengths.pop(), [stream.ends for stream in self._streams], schedule.has_boundaries, held_back)
 
-    def read(self, start: int, count: int) -> Stack:
+    def read(self, start: int, count: int) -> StackedDatapoints:
         return _stacked([stream.read(start, count) for stream in self._streams])
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
         return [stream.held_out(task, split) for stream, task in zip(self._streams, tasks, strict=True)]
 
-    def first_tasks(self, count: int) -> Stack:
+    def first_tasks(self, count: int) -> StackedDatapoints:
         return _stacked([stream.first_tasks(count) for stream in self._streams])
 
 
-def _stacked(parts: list[Datapoints]) -> Stack:
-    return Stack(np.stack([part.image_ids for part in parts]), np.stack([part.labels for part in parts]))
+def _stacked(parts: list[Datapoints]) -> StackedDatapoints:
+    return StackedDatapoints(np.stack([part.image_ids for part in parts]), np.stack([part.labels for part in parts]))

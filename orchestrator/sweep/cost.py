@@ -17,7 +17,7 @@ from orchestrator.config.schema import Sweep
 from orchestrator.errors import is_disk_full
 from orchestrator.plan.plan import Configuration, Trial
 from orchestrator.protocol import online
-from orchestrator.protocol.source import Shape, StoreSource
+from orchestrator.protocol.source import StoreSource, StreamShape
 from orchestrator.storage import retention, trial_files
 from orchestrator.sweep.gradient_count import Counted, count, one_pass, pretraining_steps, warm_up
 from streams.errors import UserError
@@ -144,7 +144,7 @@ def _seconds_before(
     return _Measured(few, time.perf_counter() - started, gradients).scaled(counted.pretraining, steps)
 
 
-def _next_task(run: online.OnlineProtocol, shape: Shape) -> int:
+def _next_task(run: online.OnlineProtocol, shape: StreamShape) -> int:
     """End the present task early for a learner that is told of tasks; returns the batches by then.
 
     In its first task it may lack what makes the others dear: a teacher, say, or class means.
@@ -155,7 +155,7 @@ def _next_task(run: online.OnlineProtocol, shape: Shape) -> int:
     return run.batches
 
 
-def _ends(run: online.OnlineProtocol, shape: Shape) -> list[int]:
+def _ends(run: online.OnlineProtocol, shape: StreamShape) -> list[int]:
     """Batches by which each task is over, on a stream where all seeds leave it together."""
     return [math.ceil(at / run.learner.setting.batch_size) for at, _ in shape.ends[0]]
 
@@ -174,7 +174,7 @@ def _measured_batches(run: online.OnlineProtocol) -> _Measured:
     return inside if inside.number else all_of_them
 
 
-def _seconds_of_ends(run: online.OnlineProtocol, shape: Shape, counted: Counted, begun: int) -> float:
+def _seconds_of_ends(run: online.OnlineProtocol, shape: StreamShape, counted: Counted, begun: int) -> float:
     """Of what happens at the ends of tasks: held-out evaluation, and what a learner does there that is told of them."""
     size = run.learner.setting.batch_size
     started = time.perf_counter()

@@ -90,7 +90,7 @@ def count(
 
     def fresh() -> online.OnlineProtocol:
         network = networks.Network(lambda: _Tiny(colours, store.classes))
-        setting = online.setting(source.shape(), network, [seed], batch_size, store.classes, images)
+        setting = online.learner_setting(source.shape(), network, [seed], batch_size, store.classes, images)
         return online.OnlineProtocol(learners.create(learner, one_pass(options), setting), source)
 
     started = fresh()
