@@ -1,4 +1,9 @@
-"""What learns: online meta-learning methods in PyTorch, R replicates at once. Needs torch and numpy, nothing else."""
+"""Online meta-learning methods in PyTorch that train R replicates at once. Requires torch and numpy only.
+
+Axes in shapes: R replicates (one per seed), N or B datapoints, V images per datapoint (1, or 2 for a pair), C channels
+or classes, H×W pixels, F features, P parameters of one network, S batch-norm statistics of one network. For example
+phi [R, P], images [R, N, C, H, W], logits [R, B, C].
+"""
 
 from learners.base import Learner, Setting
 from learners.batch import Batch

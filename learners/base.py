@@ -1,4 +1,4 @@
-"""The contract that every learner keeps, and what all of them are made from."""
+"""The contract of every learner: `Learner`, its `Setting`, and the bounds of its options."""
 
 from __future__ import annotations
 
@@ -18,32 +18,37 @@ Diagnostics = dict[str, Tensor]
 """Name → one number per replicate, [R]. A value that is not finite marks its replicate as diverged."""
 
 
+def documented(default: Any, doc: str, **bounds: float) -> Any:
+    """An option with a description and any of the bounds `gt`, `ge`, `lt` and `le`."""
+    return field(default=default, metadata={**bounds, "description": doc})
+
+
 def positive(default: float, doc: str) -> Any:
-    """A number above 0."""
-    return field(default=default, metadata={"gt": 0, "description": doc})
+    """An option above 0."""
+    return documented(default, doc, gt=0)
 
 
 def not_negative(default: float, doc: str) -> Any:
-    """A number of at least 0."""
-    return field(default=default, metadata={"ge": 0, "description": doc})
+    """An option of at least 0."""
+    return documented(default, doc, ge=0)
 
 
 def at_least_one(default: int, doc: str) -> Any:
-    """A whole number of at least 1."""
-    return field(default=default, metadata={"ge": 1, "description": doc})
-
-
-def documented(default: Any, doc: str) -> Any:
-    """A value that its type alone restricts."""
-    return field(default=default, metadata={"description": doc})
+    """An integer option of at least 1."""
+    return documented(default, doc, ge=1)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a learner is given besides its hyper-parameters; the same for every learner of a comparison.
+    """The inputs of a learner besides its options; equal for all learners of a comparison.
 
-    `images` may be None for a learner that only predicts. `batches_per_task` is the stream's nominal task length in
-    batches: a budget, not a boundary.
+    Attributes:
+        network: the network that all replicates share; their parameters are the learner's.
+        seeds: one seed per replicate, R in all.
+        batch_size: datapoints per batch of the stream.
+        batches_per_task: the stream's nominal task length. It sets the number of updates and reveals no boundary.
+        classes: number of classes.
+        images: the images by id; None for a learner that only predicts.
     """
 
     network: Network
@@ -55,19 +60,28 @@ class Setting:
 
     @property
     def replicates(self) -> int:
+        """The number of replicates R."""
         return len(self.seeds)
 
     def require_images(self) -> ImageTable:
+        """The images.
+
+        Raises:
+            ValueError: the learner was loaded without images.
+        """
         if self.images is None:
-            raise ValueError("this learner was loaded to predict only: give it images to let it learn")
+            raise ValueError("this learner was loaded for prediction only; pass images to train it")
         return self.images
 
 
 @dataclass(frozen=True)
 class StreamFacts:
-    """What is known of a stream before anything is learned from it; `classes` is None until its task store is there.
+    """The properties of a stream that `Learner.check` can use before training.
 
-    `held_back`: tasks that are outside the stream, for `pretrain`.
+    Attributes:
+        batch_size: datapoints per batch.
+        held_back: tasks outside the stream, available to `pretrain`.
+        classes: number of classes; None until the task store is built.
     """
 
     batch_size: int
@@ -76,20 +90,20 @@ class StreamFacts:
 
 
 class Learner(Stateful, ABC):
-    """R replicates of one method, trained side by side; replicates share nothing but time.
+    """R replicates of one method, trained simultaneously. Replicates are independent of each other.
 
-    The platform calls, for every batch of the stream, `predict` and then `update`, and for a class that says
-    `needs_boundaries` also `begin_task` before a task's first batch and `end_task` after its held-out evaluation.
+    For every batch of the stream the platform calls `predict`, then `update`. If `needs_boundaries` is True it also
+    calls `begin_task` before the first batch of a task and `end_task` after the held-out evaluation of the task.
     """
 
     needs_boundaries: ClassVar[bool] = False
     changeable: ClassVar[tuple[str, ...]] = ()
-    """Options that may have another value from some batch on: real numbers that no stored state's shape follows."""
+    """Float options that may change during a run, because no shape in the state depends on them."""
     options_class: ClassVar[type]
     state_fields: ClassVar[tuple[str, ...]]
-    """Attributes that determine all later results, generators included; all else follows from options and setting.
+    """Attributes that determine all later results, generators included.
 
-    The datapoints seen are left out: they follow from the position in the stream (`restore_seen`).
+    The datapoints seen are not among them: they follow from the position in the stream (`restore_seen`).
     """
 
     def __init__(self, options: Any, setting: Setting) -> None:
@@ -98,54 +112,54 @@ class Learner(Stateful, ABC):
 
     @classmethod
     def check(cls, options: Any, stream: StreamFacts) -> Iterable[tuple[str, str]]:
-        """(option, rule) for each option that cannot have its value beside the others, or on this stream.
+        """(option, rule) for each option that is invalid given the other options or the stream.
 
-        For what no bound of one option can express; read out before anything is started: ("memory", "must be at least
-        the stream's 10 classes").
+        For rules that the bounds of one option cannot express, such as ("memory", "must be at least the stream's 10
+        classes"). All of them are reported before a run starts.
         """
         return ()
 
     @classmethod
     def without_effect(cls, options: Any) -> dict[str, str]:
-        """Options that change nothing beside the others, and what makes it so: {"K": "meta_updates: false"}.
+        """Options without effect, each with the option value that causes it, such as {"K": "meta_updates: false"}.
 
-        To search one of them is refused, if it has no effect in any of the trials.
+        A search over an option that has no effect in any trial is refused.
         """
         return {}
 
     @property
     def pretrain_tasks(self) -> int:
-        """Tasks outside the stream that this learner is to be shown beforehand; 0: it learns on the stream alone."""
+        """Number of tasks outside the stream that `pretrain` needs; 0 if the learner trains on the stream only."""
         return 0
 
     def pretrain(self, batches: Sequence[Batch]) -> None:
-        """Meta-train on `pretrain_tasks` tasks, task after task. Called once, before the stream, if there are any."""
+        """Meta-train on the batches of `pretrain_tasks` tasks, in order. Called once before the stream."""
 
     @abstractmethod
     def predict(self, x: Tensor) -> Tensor:
-        """Logits [R, B, classes] for pictures x [R, B, *image]; changes nothing."""
+        """Logits [R, B, classes] of images x [R, B, *image]. Must not change the learner."""
 
     @abstractmethod
     def update(self, batch: Batch) -> Diagnostics:
-        """Learn from one batch of the stream, just predicted. A short batch is as good as a full one."""
+        """Learn from the batch of the stream that was just predicted. The last batch may be shorter than the others."""
 
-    # Not abstract: a learner that is not told of boundaries has nothing to do at one.
+    # Not abstract: a learner without boundaries does nothing in either.
     def begin_task(self) -> None:
-        """The next batch is the first of a new task. Called only if `needs_boundaries`."""
+        """Prepare for the first batch of a new task. Called only if `needs_boundaries`."""
 
     def end_task(self) -> None:
-        """The task is over and its held-out points have been predicted. Called only if `needs_boundaries`."""
+        """Complete the task after its held-out evaluation. Called only if `needs_boundaries`."""
 
     def restore_seen(self, seen: Batch) -> None:
-        """After `load_state_dict`: the datapoints seen before it was saved (ids and labels; x is empty)."""
+        """Receive, after `load_state_dict`, the datapoints seen before the save: ids and labels, with an empty x."""
 
     def skip(self, datapoints: int) -> None:
-        """Reckon updates from now on as if so many datapoints more had been seen, of which nothing is learned.
+        """Advance the update count by this many datapoints without learning.
 
-        For a forecast of what they cost, after which the learner is of no use. To be defined where the number of
-        updates grows with what has been seen.
+        For cost forecasts, which discard the learner afterwards. Override it where the number of updates grows with the
+        number of datapoints seen.
         """
 
     def load_with_new_options(self, state: dict[str, Any]) -> None:
-        """Go on, with this learner's own options, from what a learner with other `changeable` ones had come to."""
+        """Load the state of a learner whose `changeable` options differ, and continue with the options of this one."""
         self.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""A batch of datapoints, one stack for all replicates."""
+"""A batch of datapoints for all replicates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """What a learner is shown: pictures, labels, and opaque picture ids. There is no task in it.
+    """N datapoints per replicate. A batch holds no task id.
 
-    ``x`` float [R, N, C, H, W] (pairs: [R, N, 2, C, H, W]) in 0…1 on the learner's device; ``y`` int64 [R, N] on the
-    same device; ``ids`` int [R, N, V] on the CPU.
+    Attributes:
+        x: images in 0…1, float [R, N, C, H, W] (pairs: [R, N, 2, C, H, W]), on the learner's device.
+        y: labels, int64 [R, N], on the learner's device.
+        ids: image ids, int [R, N, V], on the CPU.
     """
 
     x: Tensor
@@ -24,7 +26,7 @@ class Batch:
         return self.y.shape[1]
 
     def concatenate(self, other: Batch) -> Batch:
-        """This batch's datapoints, then the other's."""
+        """The datapoints of this batch followed by those of `other`."""
         return Batch(
             torch.cat([self.x, other.x], 1), torch.cat([self.y, other.y], 1), torch.cat([self.ids, other.ids], 1)
         )

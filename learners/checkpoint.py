@@ -1,4 +1,4 @@
-"""A trained learner in one file, and back: all that is needed to predict again."""
+"""Checkpoints: a trained learner in one file that contains everything needed to predict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 def save(path: Path, name: str, learner: Learner, network: str, image_shape: Sequence[int]) -> None:
-    """Write the learner, its hyper-parameters and its network's description; whole, or not at all."""
+    """Write the learner, its options and its network's description. On an error, a file at `path` stays as it was."""
     setting = learner.setting
     content = {
         "format": FORMAT,
@@ -46,26 +46,27 @@ def save(path: Path, name: str, learner: Learner, network: str, image_shape: Seq
 
 
 def check_intact(path: Path | str) -> None:
-    """See that every byte of a file of `torch.save` is as it was written, by the checksums in it.
+    """Verify the checksums in a file written by `torch.save`.
 
-    `torch.load` does not look at them: it takes a file with a flipped bit for a learner with other weights.
+    `torch.load` ignores them: from a file with a flipped bit it returns other weights without an error.
 
     Raises:
-        ValueError: it is damaged. OSError: it cannot be read.
+        ValueError: the file is damaged.
+        OSError: the file cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except OSError:
         raise
-    except Exception as error:  # a damaged archive comes to BadZipFile, zlib.error, EOFError, struct.error, …
+    except Exception as error:  # BadZipFile, zlib.error, EOFError, struct.error, …
         raise ValueError(str(error) or type(error).__name__) from error
     if damaged is not None:
-        raise ValueError(f"{damaged} is not as it was written")
+        raise ValueError(f"{damaged} has a wrong checksum")
 
 
 def is_intact(path: Path) -> bool:
-    """Whether there is a file of `torch.save`, every byte of it as it was written."""
+    """Whether `path` is an intact file written by `torch.save`."""
     try:
         check_intact(path)
     except (OSError, ValueError):
@@ -75,7 +76,14 @@ def is_intact(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class SavedLearner:
-    """What is in a checkpoint: the learner, its ``name``, its ``network``'s, and its pictures' shape (C, H, W)."""
+    """The content of a checkpoint.
+
+    Attributes:
+        learner: the learner, without images.
+        name: the name of the learner.
+        network: the name of its network.
+        image_shape: (C, H, W) of its images.
+    """
 
     learner: Learner
     name: str
@@ -84,37 +92,41 @@ class SavedLearner:
 
 
 def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
-    """The learner as it was saved, ready to predict (it has no images, so it cannot go on learning).
+    """The saved learner, ready to predict. It has no images, so it cannot be trained.
 
-    `predict` takes pictures [R, B, C, H, W] (pairs [R, B, 2, C, H, W]) in 0…1, one stack per seed in
-    `learner.setting.seeds`. Raises ValueError for a file that holds no learner.
+    `predict` takes images [R, B, C, H, W] (pairs: [R, B, 2, C, H, W]) in 0…1, where replicate r has the seed
+    `learner.setting.seeds[r]`.
+
+    Raises:
+        ValueError: the file is damaged or holds no learner.
+        OSError: the file cannot be read.
     """
     return read(path, device).learner
 
 
 def read(path: Path | str, device: torch.device | str = "cpu") -> SavedLearner:
-    """`load`, and what the learner's pictures have to be like."""
+    """The learner as `load` returns it, with its name, its network and the shape of its images."""
     determinism.enable(device)
     try:
         check_intact(path)
         content = torch.load(path, map_location=device, weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # whatever unpickling a foreign file comes to: KeyError, RuntimeError, EOFError, …
-        raise ValueError(f"{path}: must be a whole file written by learners.checkpoint.save ({error})") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise ValueError(f"{path}: format must be {FORMAT} (got {found}); a newer file needs a newer package")
+    except Exception as error:  # unpickling a foreign file may raise anything
+        raise ValueError(f"{path}: must be an intact file written by learners.checkpoint.save ({error})") from error
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != FORMAT:
+        raise ValueError(f"{path}: format must be {FORMAT} (got {version}); a newer file needs a newer package")
     try:
         channels, height, width = content["image_shape"]
         return SavedLearner(
-            _restored(content, device), content["learner"], content["network"], (channels, height, width)
+            _restore(content, device), content["learner"], content["network"], (channels, height, width)
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: must describe a learner that this package knows ({error})") from error
+        raise ValueError(f"{path}: must describe a known learner ({error})") from error
 
 
-def _restored(content: dict[str, Any], device: torch.device | str) -> Learner:
+def _restore(content: dict[str, Any], device: torch.device | str) -> Learner:
     network = build.build(
         content["network"],
         content["image_shape"],

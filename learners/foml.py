@@ -17,26 +17,32 @@ from learners.training.replay_buffer import ReplayBuffer
 
 @dataclass(frozen=True)
 class Options:
-    """Hyper-parameters of FOML, under the paper's names."""
+    """Hyper-parameters of FOML, with the paper's names."""
 
     alpha1: float = positive(0.001, "online learning rate")
     alpha2: float = positive(0.001, "meta learning rate")
     beta1: float = not_negative(0.01, "pull of phi towards theta in the online update")
     beta2: float = not_negative(0.001, "pull of theta towards the recent phi in the meta-update")
-    K: int = at_least_one(5, "online steps that the meta-gradient looks back through")
+    K: int = at_least_one(5, "online steps that the meta-gradient differentiates through")
     online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
     meta_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of theta")
-    meta_updates: bool = documented(True, "False: theta stays at its first value (the paper's second ablation)")
+    meta_updates: bool = documented(True, "False: theta keeps its initial value (the paper's second ablation)")
     meta_every: int = at_least_one(1, "batches between two meta-updates")
     meta_gradient: Literal["exact", "first_order"] = documented("exact", "first_order drops every Hessian")
     meta_path: Literal["adjoint", "unrolled"] = documented("adjoint", "unrolled: the slow reference, equal values")
-    adam_zero: AdamZero = documented("mask", "derivative of Adam where its second moment is next to zero")
+    adam_zero: AdamZero = documented("mask", "derivative of Adam where its second moment is nearly zero")
 
 
 class FOML(Learner):
-    """Learns phi online, pulled towards theta; learns theta so that this pull makes phi good on all that was seen.
+    """Trains phi online, regularised towards theta; trains theta so that the regularised phi fits all data seen.
 
-    May know: the datapoints seen so far. No task id, no boundary; phi is never reset.
+    May use: the datapoints seen so far. No task id, no boundary; phi is never reset.
+
+    Per batch D_j of the stream (Algorithm 1), with 𝓑 all datapoints seen and D_m drawn uniformly from 𝓑:
+
+    - online update → `_online_step`: φ ← Opt₁(φ, ∇L(φ; D_j) + 2 β₁ (φ − θ))
+    - meta-update → `_meta_step`: θ ← Opt₂(θ, dJ/dθ),  J = L(φ_j; D_m) + β₂ Σ_{k=0..W} ‖θ − φ_{j−k}‖², where dJ/dθ
+      differentiates through the last W = K online updates (fewer at the start of the stream).
     """
 
     changeable = ("alpha1", "alpha2", "beta1", "beta2")
@@ -59,8 +65,8 @@ class FOML(Learner):
     @classmethod
     def without_effect(cls, options: Options) -> dict[str, str]:
         if not options.meta_updates:
-            of_the_meta_update = ("alpha2", "beta2", "K", "meta_optimizer", "meta_every", "meta_gradient", "meta_path")
-            return dict.fromkeys((*of_the_meta_update, "adam_zero"), "meta_updates: false")
+            meta_options = ("alpha2", "beta2", "K", "meta_optimizer", "meta_every", "meta_gradient", "meta_path")
+            return dict.fromkeys((*meta_options, "adam_zero"), "meta_updates: false")
         return {"adam_zero": "online_optimizer: sgd"} if options.online_optimizer == "sgd" else {}
 
     def predict(self, x: Tensor) -> Tensor:
@@ -84,22 +90,22 @@ class FOML(Learner):
     def _online_step(
         self, batch: Batch, phi: Tensor, theta: Tensor, statistics: Tensor, moments: Moments
     ) -> OnlineStep:
-        """g = ∇L(φ; D_j) + 2 β₁ (φ − θ);  φ ← Opt₁(φ, g)."""
+        """φ ← Opt₁(φ, g),  g = ∇L(φ; D_j) + 2 β₁ (φ − θ)."""
         o = self.options
-        # Only a window of two or more steps, differentiated exactly, ever asks a step for its Hessian.
+        # A step's Hessian is used only by the exact adjoint over two or more steps; keeping it costs memory.
         twice = o.meta_updates and o.K > 1 and o.meta_gradient == "exact" and o.meta_path == "adjoint"
         return online_step(self.network, batch, phi, theta, statistics, moments, self.online_optimizer, o.beta1, twice)
 
     def _meta_step(self, replayed: Batch) -> Diagnostics:
-        """θ ← Opt₂(θ, dJ/dθ),  J = L(φ_j; D_m) + β₂ Σ_{k=0..W} ‖θ − φ_{j−k}‖²."""
+        """θ ← Opt₂(θ, dJ/dθ) with D_m = `replayed`; see `learners.training.meta_gradient`."""
         o = self.options
         first_order = o.meta_gradient == "first_order"
         at_phi = self.network.training_pass(self.phi, self.statistics, replayed.x, cross_entropy(replayed.y))
-        rest = (self.online_optimizer, o.beta1, o.beta2, first_order)
+        arguments = (self.online_optimizer, o.beta1, o.beta2, first_order)
         if o.meta_path == "adjoint":
-            gradient = adjoint(self.window, self.theta, at_phi.gradient, *rest)
+            gradient = adjoint(self.window, self.theta, at_phi.gradient, *arguments)
         else:
-            gradient = unrolled(self.network, self.window, self.theta, replayed, *rest)
+            gradient = unrolled(self.network, self.window, self.theta, replayed, *arguments)
         self.theta, self.meta_moments = self.meta_optimizer.step(self.theta, gradient.total, self.meta_moments)
         return {
             "meta_loss": at_phi.loss,
@@ -128,14 +134,14 @@ class FOML(Learner):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.window.clear()
-        for step in state["window"] if self.setting.images is not None else ():  # no images: loaded to predict only
-            ids = step["ids"].cpu()  # where a batch has them, whatever the state was read onto
+        for step in state["window"] if self.setting.images is not None else ():  # no images: used for prediction only
+            ids = step["ids"].cpu()  # on the CPU, whichever device the state was loaded to
             batch = Batch(self.setting.require_images().gather(ids), step["y"], ids)
             self.window.append(
                 self._online_step(batch, step["phi"], step["theta"], step["statistics"], Moments(*step["before"]))
             )
 
     def load_with_new_options(self, state: dict[str, Any]) -> None:
-        # The steps in the window were made with other rates and pulls: the meta-gradient looks back to here, and no
-        # further, as at the beginning of a stream.
+        # The steps in the window used other learning rates and regularisation. The meta-gradient must not differentiate
+        # through them, so the window starts empty, as at the start of a stream.
         self.load_state_dict({**state, "window": []})

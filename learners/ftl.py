@@ -15,26 +15,26 @@ from learners.training.update_budget import UpdateBudget
 
 @dataclass(frozen=True)
 class Options:
-    """Hyper-parameters of FTL; the leader and its copies share them."""
+    """Hyper-parameters of FTL, shared by the leader and its copies."""
 
     alpha: float = positive(0.001, "learning rate (Adam), of the leader and of the fine-tuning")
-    updates_per_task: int = at_least_one(50, "fine-tuning updates per task, and as many of the leader")
+    updates_per_task: int = at_least_one(50, "fine-tuning updates per task, and equally many of the leader")
     update_batch: int = at_least_one(10, "datapoints per update")
     growth: int = not_negative(10, "updates of the leader per task, added for every growth_every datapoints seen")
     growth_every: int = at_least_one(40_000, "see growth")
 
 
 class FTL(Learner):
-    """Pre-trains a leader on all past tasks; each task fine-tunes a copy of it, which is thrown away afterwards.
+    """Trains a leader on all past tasks; each task fine-tunes a copy of the leader and discards the copy at its end.
 
-    May know: boundaries, and the datapoints seen so far.
+    May use: boundaries, and the datapoints seen so far.
 
-    leader: φ_TOE = argmin Σ_{i<t} L_i(φ), by Adam on points drawn uniformly from the tasks that are over → `end_task`
-    copy:   φ_FTL = argmin L_t(φ) from φ_TOE, by a fresh Adam on the present task's points so far → `update`
+    leader: φ_TOE = argmin Σ_{i<t} L_i(φ), by Adam on datapoints drawn uniformly from the past tasks → `end_task`
+    copy:   φ_FTL = argmin L_t(φ) from φ_TOE, by a new Adam on the current task's datapoints so far → `update`
 
-    Where it deviates: both argmins are a budget of updates. The leader's grows as TOE's does; it is earned batch by
-    batch and spent when the task is over, so that the leader that a task starts from has learned all tasks before it.
-    Batch-norm statistics are copied with the leader, and then follow each one's own updates.
+    Deviations: each argmin is approximated by a fixed number of updates. The leader's number grows as in TOE; it
+    accumulates with each batch and is used at the end of the task, so that every task starts from a leader trained on
+    all tasks before it. Batch-norm statistics are copied with the leader; leader and copy then update their own.
     """
 
     needs_boundaries = True
@@ -51,7 +51,7 @@ class FTL(Learner):
         self.budget = UpdateBudget(o.updates_per_task, setting.batches_per_task)
         self.leader_budget = UpdateBudget(o.updates_per_task, setting.batches_per_task, o.growth, o.growth_every)
         self.leader_updates_due = 0
-        self.task_start = 0
+        self.task_start = 0  # position in 𝓑 of the task's first datapoint
 
     @classmethod
     def without_effect(cls, options: Options) -> dict[str, str]:
@@ -68,13 +68,11 @@ class FTL(Learner):
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
         self.leader_updates_due += self.leader_budget.grant(len(batch))
-        loss = self.adapted.learn_often(
-            self.budget.grant(len(batch)), lambda: self.replay.sample(self.options.update_batch, start=self.task_start)
-        )
-        return {} if loss is None else {"loss": loss}
+        size = self.options.update_batch
+        return self.adapted.fit(self.budget.grant(len(batch)), lambda: self.replay.sample(size, start=self.task_start))
 
     def end_task(self) -> None:
-        self.leader.learn_often(self.leader_updates_due, lambda: self.replay.sample(self.options.update_batch))
+        self.leader.fit(self.leader_updates_due, lambda: self.replay.sample(self.options.update_batch))
         self.leader_updates_due = 0
         self.adapted = self.leader.copy()
 

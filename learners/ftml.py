@@ -25,22 +25,22 @@ class Options:
 
     inner_rate: float = positive(0.001, "learning rate (SGD) of the inner steps and of each task's copy")
     outer_rate: float = positive(0.0005, "learning rate (Adam) of the meta-leader")
-    inner_steps: int = at_least_one(5, "SGD steps that the meta-gradient goes back through")
-    support: int = at_least_one(10, "datapoints of a task that the inner steps learn from")
-    query: int = at_least_one(10, "other datapoints of that task that the meta-loss is taken on")
-    tasks_per_meta_batch: int = at_least_one(1, "tasks that a meta-gradient is averaged over")
-    updates_per_task: int = at_least_one(50, "meta-updates per task, and as many SGD steps of its copy")
+    inner_steps: int = at_least_one(5, "SGD steps that the meta-gradient differentiates through")
+    support: int = at_least_one(10, "datapoints of a task for the inner steps")
+    query: int = at_least_one(10, "other datapoints of that task for the meta-loss")
+    tasks_per_meta_batch: int = at_least_one(1, "tasks per meta-gradient, which is their mean")
+    updates_per_task: int = at_least_one(50, "meta-updates per task, and equally many SGD steps of its copy")
     update_batch: int = at_least_one(10, "datapoints per SGD step of the copy")
-    meta_include_current: bool = documented(False, "meta-train on the present task too, as its points come in")
+    meta_include_current: bool = documented(False, "meta-train on the current task too, from its first batch on")
 
 
 def outer_gradient(
     network: Network, theta: Tensor, statistics: Tensor, support: Batch, query: Batch, rate: float, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """∇_θ L(φ_n; query), φ_0 = θ, φ_{k+1} = φ_k − rate · ∇L(φ_k; support): MAML's gradient [R, P], exact.
+    """MAML's exact gradient ∇_θ L(φ_n; query) [R, P], with φ_0 = θ and φ_{k+1} = φ_k − rate · ∇L(φ_k; support).
 
-    Reverse mode, one Hessian-vector product a step: v ← ∇L(φ_n; query), then v ← (I − rate · H_k) v for k = n−1 … 0.
-    Also the batch-norm statistics that the pass at θ leaves behind.
+    Reverse mode, one Hessian-vector product per step: v ← ∇L(φ_n; query), then v ← (I − rate · H_k) v for k = n−1 … 0.
+    Also returns the batch-norm statistics [R, S] after the pass at θ.
     """
     phi, path = theta, []
     for _ in range(steps):
@@ -53,18 +53,19 @@ def outer_gradient(
 
 
 class FTML(Learner):
-    """Meta-trains a leader on past tasks by MAML; each task adapts a copy of it by SGD, and throws it away afterwards.
+    """Meta-trains a leader on past tasks by MAML; each task adapts a copy by SGD and discards it at its end.
 
-    May know: boundaries, the datapoints seen so far, and which past task each of them is of.
+    May use: boundaries, the datapoints seen so far, and the past task of each of them.
 
     meta-leader: θ ← Adam(θ, ∇_θ L_j(φ_n(θ; support_j); query_j)), j drawn from the past tasks → `_meta_update`
-    copy: φ ← φ − inner_rate · ∇L_t(φ), from the meta-leader, on the present task's points so far → `update`
+    copy: φ ← φ − inner_rate · ∇L_t(φ), from the meta-leader, on the current task's datapoints so far → `update`
 
-    Where it deviates: Adam outside (the paper gives a rate and no optimiser). The meta-updates are earned batch by
-    batch and spent when the task is over, so that the meta-leader that a task starts from has seen all tasks before it;
-    with `meta_include_current` they are made at once, and the present task is one of those drawn. Batch norm: every
-    inner and outer pass uses the statistics of its own batch; the leader's running statistics follow the first inner
-    pass alone, which is made with the leader's own parameters. A copy begins with them, and then follows its own steps.
+    Deviations: the outer optimiser is Adam (the paper gives a learning rate and no optimiser). Meta-updates accumulate
+    with each batch and are made at the end of the task, so that every task starts from a meta-leader trained on all
+    tasks before it; with `meta_include_current` they are made after each batch, and the current task is among those
+    drawn. Batch norm: every inner and outer pass uses the statistics of its own batch. The leader's running statistics
+    are updated by the first inner pass only, because only that pass uses the leader's parameters; a copy starts with
+    the leader's statistics and updates its own.
     """
 
     needs_boundaries = True
@@ -80,7 +81,7 @@ class FTML(Learner):
         self.tasks = Generators(setting.seeds, "tasks")
         self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
         self.meta_updates_due = 0
-        self.starts: list[int] = []  # of every task, the position of its first point
+        self.starts: list[int] = []  # position in 𝓑 of each task's first datapoint
 
     def begin_task(self) -> None:
         self.starts.append(self.replay.size)
@@ -92,12 +93,11 @@ class FTML(Learner):
     def update(self, batch: Batch) -> Diagnostics:
         o = self.options
         self.replay.add(batch)
-        granted = self.budget.grant(len(batch))
-        self.meta_updates_due += granted
+        updates = self.budget.grant(len(batch))
+        self.meta_updates_due += updates
         if o.meta_include_current:
             self._meta_train()
-        loss = self.adapted.learn_often(granted, lambda: self.replay.sample(o.update_batch, start=self.starts[-1]))
-        return {} if loss is None else {"loss": loss}
+        return self.adapted.fit(updates, lambda: self.replay.sample(o.update_batch, start=self.starts[-1]))
 
     def end_task(self) -> None:
         self._meta_train()
@@ -109,10 +109,10 @@ class FTML(Learner):
         self.meta_updates_due = 0
 
     def _meta_update(self) -> None:
-        """θ ← Adam(θ, mean over tasks of the outer gradient)."""
+        """θ ← Adam(θ, mean of the outer gradients of the drawn tasks)."""
         o, leader = self.options, self.leader
         tasks = [task for task in pairwise([*self.starts, self.replay.size]) if task[1] - task[0] >= 2]
-        if not tasks:  # one point cannot be split into support and query
+        if not tasks:  # a single datapoint cannot be split into support and query
             return
         total = torch.zeros_like(leader.phi)
         for _ in range(o.tasks_per_meta_batch):
@@ -124,7 +124,7 @@ class FTML(Learner):
         leader.phi, leader.moments = leader.optimizer.step(leader.phi, total, leader.moments)
 
     def _draw(self, tasks: list[tuple[int, int]]) -> tuple[Batch, Batch]:
-        """Support and query without a common point, of a task per replicate; a task of too few points repeats them."""
+        """Disjoint support and query of one task per replicate; a task with too few datapoints repeats some of them."""
         s, q = self.options.support, self.options.query
         supports, queries = [], []
         for rng in self.tasks:

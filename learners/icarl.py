@@ -1,4 +1,4 @@
-"""iCaRL: Rebuffi, Kolesnikov, Sperl & Lampert 2017, Algorithms 1–5, for tasks whose classes may come back."""
+"""iCaRL: Rebuffi, Kolesnikov, Sperl & Lampert 2017, Algorithms 1–5, for tasks with recurring classes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
 from learners.training.update_budget import UpdateBudget
 
-AT_ONCE = 256  # datapoints embedded in one pass, for the sake of memory
-FARTHEST = -5.0  # logit of a class without a mean: below −4, the squared distance of two opposite unit vectors
+AT_ONCE = 256  # datapoints embedded in one pass, which limits memory
+FARTHEST = -5.0  # logit of a class without a mean: below −4 = −‖u − (−u)‖², the smallest logit of any other class
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,28 @@ class Options:
     alpha: float = positive(0.001, "learning rate (Adam)")
     updates_per_task: int = at_least_one(50, "gradient updates per task, spread over its batches")
     update_batch: int = at_least_one(10, "datapoints per update")
-    memory: int = at_least_one(2000, "M, exemplars of all classes together")
-    mean_points: int = at_least_one(50, "datapoints that a class mean is taken over at most, evenly chosen")
+    memory: int = at_least_one(2000, "M, total number of exemplars of all classes")
+    mean_points: int = at_least_one(50, "maximum number of datapoints in a class mean, evenly spaced")
 
 
 class ICaRL(Learner):
-    """Learns features from the new points and a few exemplars per class, and predicts the class with the nearest mean.
+    """Learns features from the new datapoints and a few exemplars per class; predicts the class with the nearest mean.
 
-    May know: boundaries, the present task's datapoints and the exemplars (at most M). 𝓑 serves to address them; no
-    other point is ever taken from it.
+    May use: boundaries, the current task's datapoints and at most M exemplars. 𝓑 stores their positions; no other
+    datapoint is read from it.
 
-    - Loss → `_loss`: sigmoid cross-entropy. The target is the label for every class of the present task, and for a
-      known class absent from it the sigmoid of the model as it was at the boundary.
+    - Loss → `_loss`: sigmoid cross-entropy. The target is the label for the classes of the current task, and for a
+      known class absent from it the sigmoid of the model at the last boundary (distillation).
     - Exemplars → `end_task`: ⌊M / known classes⌋ each, by herding on L2-normalised features
       (`learners.training.exemplars`).
     - Prediction → `predict`: the nearest of the renormalised class means (Algorithm 1), as −‖z − μ‖². For pairs the
       classes are *same* and *different*, over the pair feature.
 
-    Where it deviates: a class that comes back chooses its exemplars anew from the old ones and the new points. The task
-    in progress has no exemplars yet: its points stand in for them in the means; before the first boundary the linear
-    head predicts. The features change with every update, and the means are made anew with them, each from
-    `mean_points` evenly chosen of all. A budget of updates and one Adam instead of epochs. Where every class is in
-    every task, nothing is distilled.
+    Deviations: a recurring class selects its exemplars again, from the old ones and the new datapoints. The means of
+    the current task use its datapoints, because its exemplars are selected at its end; before the first boundary the
+    linear head predicts. The means are recomputed after every update, because the features change, each from
+    `mean_points` evenly spaced datapoints. A fixed number of updates with one Adam instead of epochs. If every class is
+    in every task, nothing is distilled.
     """
 
     needs_boundaries = True
@@ -79,11 +79,11 @@ class ICaRL(Learner):
         self.teacher = self.model.copy()
         self.replay = ReplayBuffer(setting.images, setting.seeds)
         self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
-        self.task_start = 0
+        self.task_start = 0  # position in 𝓑 of the task's first datapoint
         none = torch.zeros(setting.replicates, setting.classes, dtype=torch.bool, device=setting.network.device)
-        self.known, self.current = none, none  # classes [R, C] ever seen; seen in the present task
+        self.known, self.current = none, none  # classes seen so far, and in this task: bool [R, C]
         self.exemplars: list[ByClass] = [no_exemplars(setting.classes) for _ in setting.seeds]
-        self.means: tuple[Tensor, Tensor] | None = None  # until the first boundary
+        self.means: tuple[Tensor, Tensor] | None = None  # None until the first boundary
 
     @classmethod
     def check(cls, options: Options, stream: StreamFacts) -> Iterable[tuple[str, str]]:
@@ -109,15 +109,15 @@ class ICaRL(Learner):
         self.known = self.known | self.current
         present = torch.arange(self.task_start, self.replay.size)
         points = [torch.cat([*exemplars, present]) for exemplars in self.exemplars]
-        loss = self.model.learn_often(
+        diagnostics = self.model.fit(
             self.budget.grant(len(batch)), lambda: self.replay.choose(points, self.options.update_batch), self._loss
         )
-        if loss is None:  # the features are what they were
+        if not diagnostics:  # no update, so that features and means are unchanged
             return {}
         if self.means is not None:
             self.means = self._class_means()
         absent = self.known & ~self.current
-        return {"loss": loss, "distilled": absent.sum(1).to(loss.dtype) / self.known.sum(1)}
+        return {**diagnostics, "distilled": absent.sum(1).to(diagnostics["loss"].dtype) / self.known.sum(1)}
 
     def _loss(self, batch: Batch) -> Loss:
         known, absent = self.known.unsqueeze(1), (self.known & ~self.current).unsqueeze(1)
@@ -125,42 +125,42 @@ class ICaRL(Learner):
         targets = self.teacher.predict(batch.x).sigmoid().where(absent, labels) if absent.any() else labels
 
         def loss(logits: Tensor) -> Tensor:
-            each = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-            return each.where(known, 0).sum(-1).mean(1)
+            losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            return losses.where(known, 0).sum(-1).mean(1)
 
         return loss
 
     def end_task(self) -> None:
         candidates = [
-            [points.sort().values if here else points[:0] for points, here in zip(by_class, current, strict=True)]
-            for by_class, current in zip(self._points(), self.current.tolist(), strict=True)
+            [points.sort().values if current else points[:0] for points, current in zip(by_class, row, strict=True)]
+            for by_class, row in zip(self._points(), self.current.tolist(), strict=True)
         ]
         for r, features in enumerate(self._features(candidates)):
-            most = self.options.memory // int(self.known[r].sum())
-            self.exemplars[r] = select_exemplars(self.exemplars[r], candidates[r], features, most)
+            per_class = self.options.memory // int(self.known[r].sum())
+            self.exemplars[r] = select_exemplars(self.exemplars[r], candidates[r], features, per_class)
         self.task_start = self.replay.size
         self.means = self._class_means()
 
     def _points(self) -> list[ByClass]:
-        """Per replicate and class, the exemplars and then the points of the task in progress."""
+        """Positions per replicate and class: the exemplars, then the datapoints of the current task."""
         labels = self.replay.labels(self.task_start)
-        return [append_points(old, own, self.task_start) for old, own in zip(self.exemplars, labels, strict=True)]
+        return [append_points(old, new, self.task_start) for old, new in zip(self.exemplars, labels, strict=True)]
 
     def _class_means(self) -> tuple[Tensor, Tensor]:
-        """Unit vectors [R, C, F], and which classes [R, C] have one."""
-        points = [[evenly_spaced(one, self.options.mean_points) for one in by_class] for by_class in self._points()]
-        sums = torch.stack([torch.stack([z.sum(0) for z in by_class]) for by_class in self._features(points)])
-        exist = torch.tensor([[len(one) > 0 for one in by_class] for by_class in points])
+        """Unit vectors [R, C, F], and a mask [R, C] of the classes that have one."""
+        positions = [[evenly_spaced(p, self.options.mean_points) for p in by_class] for by_class in self._points()]
+        sums = torch.stack([torch.stack([z.sum(0) for z in by_class]) for by_class in self._features(positions)])
+        exist = torch.tensor([[len(p) > 0 for p in by_class] for by_class in positions])
         return F.normalize(sums, dim=-1), exist.to(self.known.device)
 
     def _features(self, positions: list[ByClass]) -> list[tuple[Tensor, ...]]:
-        """Per replicate and class, the L2-normalised features [n_c, F] of these points."""
+        """Per replicate and class, the L2-normalised features [n_c, F] of the datapoints at these positions."""
         rows = [torch.cat(by_class) for by_class in positions]
-        stack = pad_sequence(rows, batch_first=True)  # with position 0: any datapoint fills the stack
-        made = torch.cat([self._embed(self.replay.take(part).x) for part in stack.split(AT_ONCE, dim=1)], 1)
+        stack = pad_sequence(rows, batch_first=True)  # padded with position 0: any datapoint will do
+        features = torch.cat([self._embed(self.replay.take(part).x) for part in stack.split(AT_ONCE, dim=1)], 1)
         return [
-            own[: len(row)].split([len(points) for points in by_class])
-            for own, row, by_class in zip(made, rows, positions, strict=True)
+            z[: len(row)].split([len(points) for points in by_class])
+            for z, row, by_class in zip(features, rows, positions, strict=True)
         ]
 
     def _embed(self, x: Tensor) -> Tensor:
@@ -172,5 +172,5 @@ class ICaRL(Learner):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        # Positions are on the CPU, on any device that the state is loaded to.
+        # The positions are used on the CPU, whichever device the state was loaded to.
         self.exemplars = [[points.cpu() for points in by_class] for by_class in self.exemplars]

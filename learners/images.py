@@ -1,9 +1,4 @@
-"""Pictures by id, as float tensors on the learner's device.
-
-Axis legend of this package: R replicates, N or B datapoints, V images per datapoint, C channels or
-classes, H and W pixels, P parameters of one network, S batch-norm statistics of one network,
-F features.
-"""
+"""Images by id, as float tensors on the learner's device."""
 
 from dataclasses import dataclass
 
@@ -14,11 +9,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ViewArrays:
-    """How a stored grey picture is drawn: geometry, then white ink on a background colour.
+    """Views of stored grey images: a geometric map, then white ink on a background colour.
 
-    ``source_index`` int64 [M, H·W, 4]: each drawn pixel is the mean of four stored ones; the index H·W
-    stands for "outside the picture" and has the value 0. ``geometry`` int64 [views] chooses one of the M
-    maps; ``background`` float [views, 3] lies in 0…1. Drawn pixel = d + (1 − d) · background.
+    A drawn pixel is d + (1 − d) · background, where d is the mean of four stored pixels.
+
+    Attributes:
+        source_index: int64 [M, H·W, 4], for each of M maps the four stored pixels; index H·W is a pixel of value 0
+            outside the image.
+        geometry: int64 [views], the map of each view.
+        background: float [views, 3], the colour of each view, in 0…1.
     """
 
     source_index: np.ndarray
@@ -27,10 +26,10 @@ class ViewArrays:
 
 
 class ImageTable:
-    """Every picture of a stream, addressed by id; ids say nothing about tasks.
+    """All images of a stream, addressed by ids, which carry no information about tasks.
 
-    Without views an id is a row of ``pixels``; with views it is ``view * len(pixels) + row``. On the CPU the
-    rows are read from the (memory-mapped) array; on a GPU the table is copied there once.
+    Without views an id is a row of `pixels` (uint8 [n, C, H, W]); with views it is ``view * len(pixels) + row``. On the
+    CPU rows are read from the memory-mapped array; on a GPU the table is copied to the device once.
     """
 
     def __init__(
@@ -58,12 +57,12 @@ class ImageTable:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of a picture as the learner sees it."""
+        """(C, H, W) of the images that `gather` returns."""
         _, height, width = self._stored_shape
         return (self._stored_shape[0] if self._views is None else 3, height, width)
 
     def gather(self, ids: Tensor) -> Tensor:
-        """Pictures in 0…1 for ids [..., V]: [..., C, H, W] where V is 1, else [..., V, C, H, W]."""
+        """Images in 0…1 for ids [..., V]: float [..., C, H, W] if V is 1, else [..., V, C, H, W]."""
         leading = ids.shape[:-1] if ids.shape[-1] == 1 else ids.shape
         flat = ids.reshape(-1)
         view, row = torch.div(flat, self._rows, rounding_mode="floor"), flat % self._rows

@@ -17,15 +17,15 @@ class Options:
     """Hyper-parameters of LwF, under the original's names where it has them."""
 
     alpha: float = positive(0.001, "learning rate (Adam)")
-    distillation: float = not_negative(1.0, "λ, weight of the teacher's say")
-    temperature: float = positive(2.0, "T of both softmaxes in the teacher's say")
-    t_squared: bool = documented(True, "times T², so that λ weighs gradients of the same size whatever T is")
+    distillation: float = not_negative(1.0, "λ, weight of the distillation loss")
+    temperature: float = positive(2.0, "T of both softmaxes of the distillation loss")
+    t_squared: bool = documented(True, "multiply by T², so that the size of the gradients does not depend on T")
 
 
 def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KL(teacher ‖ student) of the softmaxes at this temperature, mean over the datapoints.
+    """KL(teacher ‖ student) [R] of the softmaxes at this temperature, mean over the datapoints; logits are [R, B, C].
 
-    Logits [R, B, C] to [R]; finite however far apart the logits are, since no softmax is ever divided by.
+    Computed from log-softmaxes without a division, so that it is finite for any finite logits.
     """
     log_p = (teacher / temperature).log_softmax(-1)
     log_q = (student / temperature).log_softmax(-1)
@@ -33,17 +33,17 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
 
 
 class LwF(Learner):
-    """One step a batch on the new data alone: learn its labels, and keep answering as before the task began.
+    """Takes one step per batch on the labels of the new data and on the predictions of the model before the task.
 
-    May know: boundaries, and the newest batch. It keeps no datapoint.
+    May use: boundaries, and the newest batch. It stores no datapoint.
 
-    L = cross-entropy + λ T² KL(teacher ‖ student), both at temperature T → `_loss`; teacher = the model at the last
-    boundary, none in the first task → `begin_task`. The KL has the gradient of the original's eq. 2–4 (y^{1/T},
-    normalised, is the softmax of the logits over T).
+    L = cross-entropy + λ T² KL(teacher ‖ student), both at temperature T → `_loss`; the teacher is the model at the
+    last boundary, and the first task has none → `begin_task`. The KL has the same gradient as eq. 2–4 of the original
+    (y^{1/T}, normalised, is the softmax of the logits over T).
 
-    Where it deviates: the tasks share their classes and hence one head, so there is no new head to warm up; one step a
-    batch instead of epochs; Adam, which keeps its state over boundaries; T², which the original has not. The teacher
-    answers as it would predict (running batch-norm statistics); the student is in training.
+    Deviations: the tasks share their classes and hence one head, so that no new head is warmed up; one step per batch
+    instead of epochs; Adam, whose moments are kept across boundaries; the factor T², which the original does not have.
+    The teacher predicts with running batch-norm statistics, the student with those of the batch.
     """
 
     needs_boundaries = True
@@ -76,6 +76,6 @@ class LwF(Learner):
         new_labels = cross_entropy(batch.y)
         if self.task <= 0:
             return new_labels
-        answers = self.teacher.predict(batch.x)
+        teacher_logits = self.teacher.predict(batch.x)
         weight = o.distillation * (o.temperature**2 if o.t_squared else 1.0)
-        return lambda logits: new_labels(logits) + weight * distillation(logits, answers, o.temperature)
+        return lambda logits: new_labels(logits) + weight * distillation(logits, teacher_logits, o.temperature)

@@ -1,4 +1,4 @@
-"""Plain online learning: FOML without theta. Not in the paper's tables; the reference that FOML has to beat."""
+"""Plain online learning: FOML without theta. Not in the paper; the baseline that FOML must beat."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,16 +12,16 @@ from learners.training.model import Model
 
 @dataclass(frozen=True)
 class Options:
-    """Hyper-parameters of the online reference."""
+    """Hyper-parameters of the online baseline."""
 
     alpha1: float = positive(0.001, "learning rate")
     online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
 
 
 class Online(Learner):
-    """One gradient step on each batch, and nothing else.
+    """φ ← Opt(φ, ∇L(φ; D_j)): one gradient step on each batch.
 
-    May know: the newest batch. No task id, no boundary, no replay.
+    May use: the newest batch. No task id, no boundary, no replay.
     """
 
     changeable = ("alpha1",)

@@ -1,6 +1,6 @@
-"""Learners by name: the file's name is the name in YAML, so that a new file with a `Learner` in it is a new learner.
+"""Learners by name: the name in YAML is the name of a module in `learners/` that defines one `Learner`.
 
-A name with a dot, such as `my_learners.averaged`, is a module of the user's own, wherever Python finds it.
+A name with a dot, such as `my_learners.averaged`, is an importable module outside this package.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from learners.base import Learner, Setting
 
 @cache
 def names() -> list[str]:
-    """The names of all learners, sorted."""
+    """The names of all learners of this package, sorted."""
     package = importlib.import_module("learners")
     return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if _learners_of(module.name))
 
 
 @cache
 def learner_class(name: str) -> type[Learner]:
-    """The one `Learner` that `learners/<name>.py`, or the module of that name, defines.
+    """The class of the learner called `name`.
 
     Raises:
-        ValueError: one line: there is no such learner, or the module cannot be imported.
+        ValueError: one line; there is no such learner, or its module cannot be imported.
     """
     if "." in name:
-        return _own_class(name)
+        return _external_class(name)
     if name not in names():
         raise ValueError(f"learner must be one of {', '.join(names())} (got {name})")
-    found = _learners_of(name)
-    if len(found) != 1:
-        raise ValueError(f"learners/{name}.py must define exactly one Learner (found {len(found)})")
-    return found[0]
+    return _single(_learners_of(name), f"learners/{name}.py")
 
 
 def create(name: str, options: dict[str, Any], setting: Setting) -> Learner:
-    """The learner called `name`, with its defaults where `options` says nothing."""
-    chosen = learner_class(name)
-    return chosen(chosen.options_class(**options), setting)
+    """The learner called `name`, with defaults for the options that are not in `options`."""
+    kind = learner_class(name)
+    return kind(kind.options_class(**options), setting)
 
 
-def _own_class(name: str) -> type[Learner]:
-    """The one `Learner` that a module outside this package defines."""
+def _external_class(name: str) -> type[Learner]:
     try:
-        found = _defined_in(importlib.import_module(name))
-    except Exception as error:  # a user's file may fail in any way
+        classes = _defined_in(importlib.import_module(name))
+    except Exception as error:  # importing a user's module may raise anything
         raise ValueError(f"{name} must be a module that can be imported ({type(error).__name__}: {error})") from error
-    if len(found) != 1:
-        raise ValueError(f"{name} must define exactly one Learner (found {len(found)})")
-    return found[0]
+    return _single(classes, name)
+
+
+def _single(classes: list[type[Learner]], module: str) -> type[Learner]:
+    if len(classes) != 1:
+        raise ValueError(f"{module} must define exactly one Learner (found {len(classes)})")
+    return classes[0]
 
 
 def _learners_of(name: str) -> list[type[Learner]]:
@@ -61,7 +61,7 @@ def _learners_of(name: str) -> list[type[Learner]]:
 
 
 def _defined_in(module: ModuleType) -> list[type[Learner]]:
-    """Those that the file itself defines; what all are derived from is not one of them."""
+    """The concrete learner classes that the module defines; imported ones are excluded."""
     return [
         member
         for _, member in inspect.getmembers(module, inspect.isclass)

@@ -1,4 +1,4 @@
-"""Plain experience replay: one step on the new batch joined with as many old points. The other reference for FOML."""
+"""Plain experience replay: one step on the new batch and equally many old datapoints. A baseline for FOML."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from learners.training.replay_buffer import ReplayBuffer
 
 @dataclass(frozen=True)
 class Options:
-    """Hyper-parameters of the replay reference."""
+    """Hyper-parameters of the replay baseline."""
 
     alpha1: float = positive(0.001, "learning rate")
     online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
 
 
 class OnlineReplay(Learner):
-    """φ ← Opt(φ, ∇L(φ; D_j ∪ D_m)), D_m as many points as D_j has, drawn uniformly from 𝓑 (D_j is in it by then).
+    """φ ← Opt(φ, ∇L(φ; D_j ∪ D_m)), where D_m are |D_j| datapoints drawn uniformly from 𝓑, which includes D_j.
 
-    May know: the datapoints seen so far. No task id, no boundary. Source: the idea is as old as Robins 1995; it is not
-    in the paper, and stands in the tables because it sees what FOML sees and is all that FOML has to be better than.
-    Batch-norm statistics are those of the joined batch.
+    May use: the datapoints seen so far. No task id, no boundary.
+
+    Source: Robins 1995. Not in the paper; it is in the tables because it uses the same data as FOML. Batch-norm
+    statistics are those of the joint batch D_j ∪ D_m.
     """
 
     changeable = ("alpha1",)

@@ -1,4 +1,4 @@
-"""Random numbers with an owner: one generator per (seed, purpose), and no global generator anywhere."""
+"""Random numbers: one generator per (seed, purpose); the global generators are never used."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from learners.state import Stateful
 
 
 def sequence(seed: int, purpose: str) -> np.random.SeedSequence:
-    """The `SeedSequence` that belongs to one replicate's seed and one purpose (such as ``"replay"``)."""
+    """The `SeedSequence` of a replicate's seed and a purpose such as ``"replay"``."""
     return np.random.SeedSequence(entropy=seed, spawn_key=tuple(purpose.encode()))
 
 
 def generator(seed: int, purpose: str) -> np.random.Generator:
-    """A numpy generator of its own for one replicate and one purpose.
+    """A new numpy generator for a seed and a purpose.
 
     >>> int(generator(0, "replay").integers(1000)) == int(generator(0, "replay").integers(1000))
     True
@@ -24,26 +24,26 @@ def generator(seed: int, purpose: str) -> np.random.Generator:
 
 
 def torch_seed(seed: int, purpose: str) -> int:
-    """A 63-bit seed for a `torch.Generator`, drawn from the same place as `generator`."""
+    """A 63-bit seed for a `torch.Generator`, from the same `SeedSequence` as `generator`."""
     return int(sequence(seed, purpose).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 class Generators(Stateful):
-    """One numpy generator per replicate, saved and restored as one."""
+    """One numpy generator per replicate, saved and restored together."""
 
     def __init__(self, seeds: Sequence[int], purpose: str) -> None:
-        self._each = [generator(seed, purpose) for seed in seeds]
+        self._generators = [generator(seed, purpose) for seed in seeds]
 
     def integers(self, low: int, high: int, count: int) -> torch.Tensor:
         """Uniform integers in [low, high), with replacement: int64 [R, count]."""
-        return torch.from_numpy(np.stack([rng.integers(low, high, size=count) for rng in self._each]))
+        return torch.from_numpy(np.stack([rng.integers(low, high, size=count) for rng in self._generators]))
 
     def __iter__(self) -> Iterator[np.random.Generator]:
-        return iter(self._each)
+        return iter(self._generators)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [dict(rng.bit_generator.state) for rng in self._each]
+        return [dict(rng.bit_generator.state) for rng in self._generators]
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        for rng, one in zip(self._each, state, strict=True):
-            rng.bit_generator.state = one
+        for rng, rng_state in zip(self._generators, state, strict=True):
+            rng.bit_generator.state = rng_state

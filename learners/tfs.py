@@ -21,9 +21,9 @@ class Options:
 
 
 class TFS(Learner):
-    """At a boundary new random weights and a fresh optimiser; trains on the current task's points alone.
+    """Starts every task with new random weights and a new optimiser, and trains on the datapoints of this task only.
 
-    May know: boundaries, and the datapoints of the current task seen so far.
+    May use: boundaries, and the datapoints of the current task seen so far.
     """
 
     needs_boundaries = True
@@ -37,13 +37,13 @@ class TFS(Learner):
         self.replay = ReplayBuffer(setting.images, setting.seeds)
         self.budget = UpdateBudget(options.updates_per_task, setting.batches_per_task)
         self.task = -1
-        self.task_start = 0
+        self.task_start = 0  # position in 𝓑 of the task's first datapoint
 
     def begin_task(self) -> None:
         self.task += 1
         self.task_start = self.replay.size
         self.budget.restart()
-        if self.task > 0:  # in the first task, the weights that all methods start from
+        if self.task > 0:  # the first task keeps the weights that all methods start from
             purpose = f"network of task {self.task}"
             self.model = Model.fresh(self.setting.network, self.setting.seeds, "adam", self.options.alpha, purpose)
 
@@ -52,10 +52,8 @@ class TFS(Learner):
 
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
-        loss = self.model.learn_often(
-            self.budget.grant(len(batch)), lambda: self.replay.sample(self.options.update_batch, start=self.task_start)
-        )
-        return {} if loss is None else {"loss": loss}
+        size = self.options.update_batch
+        return self.model.fit(self.budget.grant(len(batch)), lambda: self.replay.sample(size, start=self.task_start))
 
     def restore_seen(self, seen: Batch) -> None:
         self.replay.add(seen)

@@ -23,10 +23,10 @@ class Options:
 
 
 class TOE(Learner):
-    """Keeps one model and trains it on points drawn uniformly from everything seen, now included.
+    """Trains one model on datapoints drawn uniformly from everything seen, including the current batch.
 
-    May know: the datapoints seen so far. No task id, no boundary; the number of updates grows with the number of
-    datapoints.
+    May use: the datapoints seen so far. No task id, no boundary. The number of updates grows with the number of
+    datapoints seen.
     """
 
     changeable = ("alpha",)
@@ -35,11 +35,10 @@ class TOE(Learner):
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
-        self.model = Model.fresh(setting.network, setting.seeds, "adam", options.alpha)
+        o = options
+        self.model = Model.fresh(setting.network, setting.seeds, "adam", o.alpha)
         self.replay = ReplayBuffer(setting.images, setting.seeds)
-        self.budget = UpdateBudget(
-            options.updates_per_task, setting.batches_per_task, options.growth, options.growth_every
-        )
+        self.budget = UpdateBudget(o.updates_per_task, setting.batches_per_task, o.growth, o.growth_every)
 
     @classmethod
     def without_effect(cls, options: Options) -> dict[str, str]:
@@ -50,10 +49,7 @@ class TOE(Learner):
 
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
-        loss = self.model.learn_often(
-            self.budget.grant(len(batch)), lambda: self.replay.sample(self.options.update_batch)
-        )
-        return {} if loss is None else {"loss": loss}
+        return self.model.fit(self.budget.grant(len(batch)), lambda: self.replay.sample(self.options.update_batch))
 
     def skip(self, datapoints: int) -> None:
         self.budget.skip(datapoints)

@@ -1,1 +1,4 @@
-"""Beliefs over change points, for MOCA."""
+"""MOCA's belief over change points.
+
+Axes besides those of `learners`: H hypotheses, S first datapoint of a hypothesis, T datapoint of a window.
+"""

@@ -1,1 +1,1 @@
-"""Parts of learning algorithms: optimisers, the meta-gradient, replay."""
+"""Parts shared by the algorithms: model, optimisers, meta-gradient, replay buffer, update budget, exemplars."""

@@ -1,4 +1,4 @@
-"""iCaRL's exemplars: Algorithms 4 and 5 of Rebuffi, Kolesnikov, Sperl & Lampert 2017, on positions in 𝓑."""
+"""iCaRL's exemplar sets: Algorithms 4 and 5 of Rebuffi, Kolesnikov, Sperl & Lampert 2017, on positions in 𝓑."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import torch
 from torch import Tensor
 
 ByClass = list[Tensor]
-"""Of one replicate and for each class, positions in 𝓑, int64 [n_c]."""
+"""Positions in 𝓑 per class of one replicate, int64 [n_c] each."""
 
 
 def no_exemplars(classes: int) -> ByClass:
-    """An empty list for each class."""
+    """No positions, for each class."""
     return [torch.empty(0, dtype=torch.int64)] * classes
 
 
 def append_points(exemplars: ByClass, labels: Tensor, start: int) -> ByClass:
-    """Each class's exemplars, then its points among those with these labels [n], which begin at position `start`."""
+    """Exemplars per class, then the class's datapoints among those with `labels` [n] from position `start` on."""
     return [torch.cat([old, start + (labels == c).nonzero()[:, 0]]) for c, old in enumerate(exemplars)]
 
 
 def evenly_spaced(points: Tensor, most: int) -> Tensor:
-    """At most that many of the points, the first and the last among them."""
+    """At most `most` of the points, evenly spaced, including the first and the last."""
     return points if len(points) <= most else points[torch.linspace(0, len(points) - 1, most).round().long()]
 
 
 def select_exemplars(exemplars: ByClass, candidates: ByClass, features: Sequence[Tensor], most: int) -> ByClass:
-    """Exemplars after a task: at most `most` of each class, the most telling first.
+    """The exemplars after a task: at most `most` per class, the most representative first.
 
-    A class with candidates (features [n_c, F]) chooses anew; one without keeps the first of its list (Algorithm 5).
+    A class with candidates (features [n_c, F]) selects again by herding; a class without keeps the first of its list
+    (Algorithm 5).
     """
     return [
         points[herding(z, most)] if len(points) else old[:most]
@@ -38,10 +39,10 @@ def select_exemplars(exemplars: ByClass, candidates: ByClass, features: Sequence
 
 
 def herding(features: Tensor, count: int) -> Tensor:
-    """Algorithm 4: the positions [min(n, count)] of features [n, F] whose first k have, for every k, a mean near all's.
+    """Algorithm 4: indices [min(n, count)] into features [n, F], such that the first k have nearly the mean of all.
 
-    Greedy: the next is the one that brings the mean of those chosen nearest to the mean of all; of those that do so to
-    within rounding (the same picture, shown twice), the first.
+    Greedy: the next index brings the mean of the selection closest to the mean of all. Among indices equal up to
+    rounding (the same image shown twice), it is the first.
     """
     rounding = 64 * torch.finfo(features.dtype).eps
     mean, total = features.mean(0), torch.zeros_like(features[0])

@@ -1,8 +1,8 @@
-"""dJ/dθ through the last W online steps, two ways with equal values.
+"""FOML's meta-gradient dJ/dθ through the last W online steps, by two methods with equal values.
 
-J(δ) = L(φ_j(δ); D_m) + β₂ Σ_{k=0..W} ‖θ + δ − φ_{j−k}(δ)‖², where each of the last W online steps used its own
-θ_i + δ, and φ and the optimiser's moments before the window are constants. `adjoint` walks backwards with one
-Hessian-vector product a step; `unrolled` reruns the window under autograd and is the reference.
+J(δ) = L(φ_j(δ); D_m) + β₂ Σ_{k=0..W} ‖θ + δ − φ_{j−k}(δ)‖² at δ = 0, where online step i used its own θ_i + δ, and φ
+and the optimiser's moments before the window are constants. `adjoint` goes backwards through the steps with one
+Hessian-vector product per step. `unrolled` reruns the steps under autograd and is the reference.
 """
 
 from __future__ import annotations
@@ -20,11 +20,18 @@ from learners.training.optim import Adam, Cotangents, Moments, Optimizer
 
 @dataclass(frozen=True)
 class OnlineStep:
-    """One online step φ_{i−1} → φ_i, kept for as long as the window reaches back to it.
+    """One online step φ_{i−1} → φ_i of the window.
 
-    `batch` = D_i; `phi`, `theta`, `statistics`, `before`: parameters, batch-norm statistics and moments that the step
-    started from. `training_pass`: the gradient of L(φ_{i−1}; D_i); `gradient`: that and the pull of β₁. `new_phi` = φ_i
-    and `after`: what came out.
+    Attributes:
+        batch: D_i.
+        phi: φ_{i−1} [R, P].
+        theta: θ_i [R, P].
+        statistics: batch-norm statistics before the step, [R, S].
+        before: optimiser moments before the step.
+        training_pass: the pass that computed ∇L(φ_{i−1}; D_i).
+        gradient: that gradient plus 2 β₁ (φ_{i−1} − θ_i), [R, P].
+        new_phi: φ_i [R, P].
+        after: optimiser moments after the step.
     """
 
     batch: Batch
@@ -49,7 +56,7 @@ def online_step(
     beta1: float,
     twice: bool,
 ) -> OnlineStep:
-    """g = ∇L(φ; D_j) + 2 β₁ (φ − θ);  φ ← Opt₁(φ, g).  With `twice`, the step can be asked for its Hessian later."""
+    """g = ∇L(φ; D_j) + 2 β₁ (φ − θ);  φ ← Opt₁(φ, g).  `twice`: the pass supports Hessian-vector products."""
     training_pass = network.training_pass(phi, statistics, batch.x, cross_entropy(batch.y), twice=twice)
     gradient = torch.add(training_pass.gradient, phi - theta, alpha=2 * beta1)
     new_phi, after = optimizer.step(phi, gradient, before)
@@ -58,7 +65,12 @@ def online_step(
 
 @dataclass(frozen=True)
 class MetaGradient:
-    """`total` = dJ/dθ and `direct`, its part 2β₂ Σ (θ − φ_{j−k}) that needs no chain rule; [R, P] each."""
+    """The meta-gradient.
+
+    Attributes:
+        total: dJ/dθ [R, P].
+        direct: its direct part 2 β₂ Σ (θ − φ_{j−k}) [R, P], without the dependence of φ on θ.
+    """
 
     total: Tensor
     direct: Tensor
@@ -73,27 +85,37 @@ def adjoint(
     beta2: float,
     first_order: bool = False,
 ) -> MetaGradient:
-    """Reverse mode: W − 1 Hessian-vector products (none with `first_order`).
+    """dJ/dθ in reverse mode: W − 1 Hessian-vector products (none with `first_order`).
 
-    `window`: the last W online steps, oldest first; `meta_loss_gradient` = ∇L(φ_j; D_m) [R, P].
+    Args:
+        window: the last W online steps, oldest first.
+        theta: θ [R, P].
+        meta_loss_gradient: ∇L(φ_j; D_m) [R, P].
+        optimizer: Opt₁.
+        beta1: β₁.
+        beta2: β₂.
+        first_order: drop all Hessians.
     """
+    # v = dJ/dφ_i while going back from i = j. Per step, with γ = dJ/dg_i from the optimiser's pullback:
+    #   v ← v − 2 β₂ (θ − φ_i);   γ ← pullback(v);   v ← v + 2 β₁ γ + H_i γ,
+    # because g_i = ∇L(φ_{i−1}; D_i) + 2 β₁ (φ_{i−1} − θ_i). Each g_i contributes −2 β₁ γ to dJ/dθ.
     v = meta_loss_gradient.clone()
-    pulls, gammas = torch.zeros_like(theta), torch.zeros_like(theta)  # Σ (θ − φ_{j−k}) and Σ γ
+    distances, gammas = torch.zeros_like(theta), torch.zeros_like(theta)  # Σ (θ − φ_{j−k}) and Σ γ
     later: Cotangents | None = None
     phi = window[-1].new_phi
     for k, step in enumerate(reversed(window)):
-        away = theta - phi
-        pulls += away
-        v.sub_(away, alpha=2 * beta2)
+        distance = theta - phi
+        distances += distance
+        v.sub_(distance, alpha=2 * beta2)
         gamma, later = optimizer.pullback(v, later, step.gradient, step.after)
         gammas += gamma
-        if k < len(window) - 1:
+        if k < len(window) - 1:  # φ before the oldest step is a constant
             v.add_(gamma, alpha=2 * beta1)
             if not first_order:
                 v += step.training_pass.hessian_vector_product(gamma)
         phi = step.phi
-    pulls += theta - phi
-    direct = 2 * beta2 * pulls
+    distances += theta - phi
+    direct = 2 * beta2 * distances
     return MetaGradient(torch.sub(direct, gammas, alpha=2 * beta1), direct)
 
 
@@ -107,9 +129,9 @@ def unrolled(
     beta2: float,
     first_order: bool = False,
 ) -> MetaGradient:
-    """The same by its definition: rerun the window as a function of δ, and let autograd differentiate.
+    """dJ/dθ by its definition: autograd through a rerun of the window as a function of δ.
 
-    Charged as `adjoint` is: differentiating back through a step is its Hessian-vector product, by whichever path.
+    Counts the same gradient evaluations as `adjoint`: differentiating through a step is a Hessian-vector product.
     """
     delta = torch.zeros_like(theta, requires_grad=True)
     with torch.enable_grad():
@@ -132,11 +154,11 @@ def shifted_objective(
     beta2: float,
     first_order: bool = False,
 ) -> Tensor:
-    """J(δ) [R], for δ [R, P]; its derivative at δ = 0 is the meta-gradient (finite differences use it too)."""
+    """J(δ) [R] for δ [R, P]; its derivative at δ = 0 is the meta-gradient. Tests take finite differences of it."""
     phi, moments = window[0].phi, window[0].before
     penalty = (theta + delta - phi).square().sum(1)
     for depth, step in enumerate(window):
-        if depth == 0:  # the window starts from a constant
+        if depth == 0:  # φ before the window is a constant
             gradient = step.training_pass.gradient
         else:
             at = phi if phi.requires_grad else phi.detach().requires_grad_()
@@ -146,15 +168,15 @@ def shifted_objective(
         gradient = gradient + 2 * beta1 * (phi - step.theta - delta)
         new_phi, new_moments = optimizer.step(phi, gradient, moments)
         if isinstance(optimizer, Adam):
-            new_phi, new_moments = _mind_zero(optimizer, phi, new_phi, new_moments)
+            new_phi, new_moments = _mask_zero(optimizer, phi, new_phi, new_moments)
         phi, moments = new_phi, new_moments
         penalty = penalty + (theta + delta - phi).square().sum(1)
     meta_logits, _ = network.training_logits(phi, window[-1].statistics, meta_batch.x)
     return cross_entropy(meta_batch.y)(meta_logits) + beta2 * penalty
 
 
-def _mind_zero(adam: Adam, phi: Tensor, new_phi: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
-    """Where the second moment's root is at most ε, cut the update's derivative (`zero="mask"`)."""
+def _mask_zero(adam: Adam, phi: Tensor, new_phi: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
+    """Treat the update as constant where the root of the second moment is at most ε (`zero="mask"`)."""
     assert moments.m is not None and moments.s is not None
     dead = adam.dead(moments)
     if adam.zero == "exact" or not dead.any():

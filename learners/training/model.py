@@ -1,4 +1,4 @@
-"""Parameters, batch-norm statistics and an optimiser: what a method without a meta-level learns with."""
+"""A trainable network: parameters, batch-norm statistics and an optimiser, for methods without a meta-level."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from learners.training.optim import Optimizer, create_optimizer
 
 
 class Model(Stateful):
-    """R copies of a network, each with an optimiser's state of its own."""
+    """R copies of a network, each with its own optimiser state.
+
+    Attributes:
+        phi: parameters [R, P].
+        statistics: batch-norm statistics [R, S].
+        moments: optimiser state.
+    """
 
     state_fields = ("phi", "statistics", "moments")
 
@@ -33,31 +39,31 @@ class Model(Stateful):
         rate: float,
         purpose: str = "network",
     ) -> Model:
-        """Newly drawn weights; with the default purpose, the ones that every learner of these seeds starts from."""
+        """A model with new random weights; with the default purpose, the same for every learner of these seeds."""
         return cls(network, *network.initial(seeds, purpose), create_optimizer(optimizer, rate))
 
     def copy(self, optimizer: Optimizer | None = None) -> Model:
-        """The same weights with a fresh optimiser's state."""
+        """A model with the same weights and a new optimiser state."""
         return Model(self.network, self.phi, self.statistics, optimizer or self.optimizer)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits [R, B, classes], by the running statistics."""
+        """Logits [R, B, classes] of images x, with the running statistics."""
         with torch.no_grad():
             return self.network.logits(self.phi, self.statistics, x)
 
     def learn(self, batch: Batch, loss: Loss | None = None) -> Tensor:
-        """One optimiser step on the batch, on its cross-entropy if no other loss is given; the losses [R] before it."""
-        made = self.network.training_pass(self.phi, self.statistics, batch.x, loss or cross_entropy(batch.y))
-        self.phi, self.moments = self.optimizer.step(self.phi, made.gradient, self.moments)
-        self.statistics = made.statistics
-        return made.loss
+        """Take one optimiser step on the batch; returns the losses [R] before it. The default loss is cross-entropy."""
+        gradient_pass = self.network.training_pass(self.phi, self.statistics, batch.x, loss or cross_entropy(batch.y))
+        self.phi, self.moments = self.optimizer.step(self.phi, gradient_pass.gradient, self.moments)
+        self.statistics = gradient_pass.statistics
+        return gradient_pass.loss
 
-    def learn_often(
+    def fit(
         self, updates: int, draw: Callable[[], Batch], loss: Callable[[Batch], Loss] | None = None
-    ) -> Tensor | None:
-        """That many steps, each on a batch of its own; the mean loss [R] over them, None if there were none."""
+    ) -> dict[str, Tensor]:
+        """Take `updates` steps, each on a new batch from `draw`; returns {"loss": mean [R]}, or {} without updates."""
         losses = []
         for _ in range(updates):
             batch = draw()
             losses.append(self.learn(batch, loss(batch) if loss else None))
-        return torch.stack(losses).mean(0) if losses else None
+        return {"loss": torch.stack(losses).mean(0)} if losses else {}

@@ -1,7 +1,7 @@
 """SGD and Adam as functions on flat vectors [R, P], each with the exact derivative of its step.
 
-`pullback` is the transpose of a step's derivative: from the derivative of an objective by the step's *results*
-(parameters and moments) to its derivative by the gradient that went in and by the moments before.
+`pullback` is the transpose of a step's derivative: it maps the derivative of an objective with respect to the step's
+*results* (parameters and moments) to its derivative with respect to the step's gradient and the moments before it.
 Source: Kingma & Ba 2015 (Adam, ε outside the root); the derivative is written out in docs/methods.md.
 """
 
@@ -18,7 +18,13 @@ AdamZero = Literal["mask", "exact"]
 
 
 class Moments(NamedTuple):
-    """What an optimiser remembers: m and s [R, P] (None for SGD) and the number of steps taken."""
+    """The state of an optimiser.
+
+    Attributes:
+        m: first moment [R, P]; None for SGD.
+        s: second moment [R, P]; None for SGD.
+        steps: number of steps taken.
+    """
 
     m: Tensor | None
     s: Tensor | None
@@ -26,38 +32,46 @@ class Moments(NamedTuple):
 
 
 class Cotangents(NamedTuple):
-    """Derivatives of an objective by the moments m and s after a step, [R, P] each (None for SGD)."""
+    """Derivatives of an objective with respect to the moments after a step.
+
+    Attributes:
+        mu: derivative with respect to m [R, P]; None for SGD.
+        sigma: derivative with respect to s [R, P]; None for SGD.
+    """
 
     mu: Tensor | None
     sigma: Tensor | None
 
 
 class Optimizer(ABC):
-    """One step of gradient descent, and its derivative."""
+    """The step of an optimiser, and its derivative."""
 
     rate: float
 
     @abstractmethod
     def initial(self, phi: Tensor) -> Moments:
-        """The moments before the first step."""
+        """The moments before the first step, for parameters phi [R, P]."""
 
     @abstractmethod
     def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
-        """New parameters [R, P] and moments; nothing is changed in place, so autograd can follow."""
+        """New parameters [R, P] and moments. Nothing is changed in place, so that autograd can differentiate it."""
 
     @abstractmethod
     def pullback(
         self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
     ) -> tuple[Tensor, Cotangents]:
-        """The derivative by `gradient` [R, P], and by the moments before the step.
+        """The derivative with respect to `gradient` [R, P], and that with respect to the moments before the step.
 
-        `v` is the derivative by the step's parameters, `later` the derivative by the moments `after` it through
-        all later steps (None at the last).
+        Args:
+            v: derivative with respect to the step's new parameters, [R, P].
+            later: derivative with respect to the moments after the step, through all later steps; None at the last.
+            gradient: the gradient that the step used, [R, P].
+            after: the moments after the step.
         """
 
     @abstractmethod
     def masked(self, after: Moments) -> Tensor:
-        """The share [R] of parameters whose step has its derivative taken as zero."""
+        """The share [R] of parameters whose step is treated as constant."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +92,16 @@ class SGD(Optimizer):
         return -self.rate * v, Cotangents(None, None)
 
     def masked(self, after: Moments) -> Tensor:
-        raise TypeError("SGD has no moments, and masks nothing")
+        raise TypeError("SGD has no moments and no masked parameters")
 
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Adam with ε outside the root.
 
-    Where a second moment is zero, or a trace of rounding, Adam's derivative is rate/ε (1e5 at the defaults) per step.
-    `zero="mask"` takes the derivative of that parameter's whole update as zero wherever the root of the second moment
-    is at most ε; `zero="exact"` keeps it.
+    Where a second moment is zero, or a rounding error, Adam's derivative is rate/ε (1e5 at the defaults) per step.
+    `zero="mask"` treats a parameter's update as constant wherever the root of its second moment is at most ε;
+    `zero="exact"` keeps the derivative.
     """
 
     rate: float
@@ -112,13 +126,13 @@ class Adam(Optimizer):
     ) -> tuple[Tensor, Cotangents]:
         assert after.m is not None and after.s is not None
         c1, c2 = 1 - self.b1**after.steps, 1 - self.b2**after.steps
-        # In place, for these are many passes over the parameters, and fresh memory costs as much as the arithmetic.
+        # In place: this makes many passes over the parameters, and allocating memory costs as much as the arithmetic.
         q = (after.s / c2).sqrt_()
         least = self.epsilon if self.zero == "mask" else 0.0
-        alive = (q - least).clamp_min_(0).sign_()  # 1, and 0 where q is at most that
+        alive = (q - least).clamp_min_(0).sign_()  # 1, or 0 where q is at most `least`
         d = q + self.epsilon
         mu = (v / d).mul_(-self.rate / c1)
-        # The derivative of the root is infinite at 0, but there m is 0 as well: any root but 0 gives the limit, 0.
+        # The derivative of the root is infinite at 0. There m is 0 too, so that any root but 0 gives the limit 0.
         sigma = (mu * after.m).div_(q.add_(1 - alive).mul_(d)).mul_(-1 / (2 * c2))
         if later is not None:
             assert later.mu is not None and later.sigma is not None
@@ -135,19 +149,19 @@ class Adam(Optimizer):
         return self.dead(after).to(after.s.dtype).mean(1)
 
     def dead(self, after: Moments) -> Tensor:
-        """Where [R, P] the root of a step's second moment, bias taken off, is at most ε: what the mask covers."""
+        """The mask [R, P]: where the root of a step's bias-corrected second moment is at most ε."""
         assert after.s is not None
         return (after.s / (1 - self.b2**after.steps)).sqrt() <= self.epsilon
 
 
 def _root(s: Tensor) -> Tensor:
-    """√s, with derivative 0 instead of ∞ where s is 0: autograd would turn the ∞ into NaN even where it is cut off."""
+    """√s, with derivative 0 instead of ∞ where s is 0: autograd would make NaN of ∞ even where it is masked."""
     if not s.requires_grad:
         return s.sqrt()
-    dead = s == 0
-    return s.masked_fill(dead, 1).sqrt().masked_fill(dead, 0)
+    zero = s == 0
+    return s.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
 
 
 def create_optimizer(name: Literal["adam", "sgd"], rate: float, zero: AdamZero = "mask") -> Optimizer:
-    """The optimiser called `name` at this rate."""
+    """The optimiser called `name` with this learning rate."""
     return Adam(rate, zero=zero) if name == "adam" else SGD(rate)

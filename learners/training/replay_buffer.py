@@ -1,4 +1,4 @@
-"""𝓑, the record of every datapoint that the stream has shown: ids and labels, never pixels."""
+"""The replay buffer 𝓑: ids and labels of all datapoints seen, without pixels."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ from learners.state import Stateful
 
 
 class ReplayBuffer(Stateful):
-    """All datapoints seen so far, per replicate, and one generator per replicate to draw from them.
+    """All datapoints seen so far, per replicate, and one generator per replicate that samples them.
 
-    The contents follow from the stream's position, so a checkpoint holds only the generators; after loading
-    one, `add` is given again what had been seen.
+    The contents follow from the position in the stream. A checkpoint therefore holds only the generators; after loading
+    it, the datapoints seen are added again.
     """
 
     state_fields = ("generators",)
@@ -39,7 +39,7 @@ class ReplayBuffer(Stateful):
         self.size += count
 
     def sample(self, count: int, start: int = 0, stop: int | None = None) -> Batch:
-        """`count` datapoints drawn uniformly with replacement from those with position in [start, stop)."""
+        """`count` datapoints per replicate, drawn uniformly with replacement from positions [start, stop)."""
         stop = self.size if stop is None else stop
         if not 0 <= start < stop <= self.size:
             raise ValueError(
@@ -48,17 +48,17 @@ class ReplayBuffer(Stateful):
         return self.take(self.generators.integers(start, stop, count))
 
     def choose(self, positions: Sequence[Tensor], count: int) -> Batch:
-        """`count` datapoints drawn uniformly with replacement from positions[r] (int64, any length) for replicate r."""
-        drawn = [
+        """`count` datapoints per replicate, drawn uniformly with replacement from positions[r] (int64, any length)."""
+        rows = [
             pool[torch.from_numpy(rng.integers(len(pool), size=count))]
             for pool, rng in zip(positions, self.generators, strict=True)
         ]
-        return self.take(torch.stack(drawn))
+        return self.take(torch.stack(rows))
 
     def take(self, positions: Tensor) -> Batch:
-        """The datapoints at int64 positions [R, n], with their pictures."""
+        """The datapoints at int64 positions [R, n], with their images."""
         if self._images is None or self._ids is None:
-            raise ValueError("nothing to draw from: this replay was given no images, or no datapoints yet")
+            raise ValueError("the replay buffer must have images and datapoints before it is sampled")
         ids = self._ids[self._replicates, positions]
         labels = self._labels[self._replicates, positions]
         return Batch(self._images.gather(ids), labels.to(self._images.device), ids)

@@ -1,12 +1,12 @@
-"""How many gradient updates an offline-style method may make after each batch."""
+"""The number of gradient updates that a method with updates per task makes after each batch."""
 
 from learners.state import Stateful
 
 
 class UpdateBudget(Stateful):
-    """`updates_per_task` spread evenly over a task's n batches.
+    """Spreads u = `updates_per_task` evenly over the n batches of a task.
 
-    After batch i of n a method has been granted ⌊u (i+1) / n⌋ updates in all. With `growth`, u rises by that many for
+    After batch i of n, ⌊u (i+1) / n⌋ updates have been granted in total. With `growth`, u increases by that number for
     every `growth_every` datapoints seen (paper, appendix A.3: +10 per 100 tasks of 400 datapoints).
 
     >>> budget = UpdateBudget(50, batches_per_task=20)
@@ -20,7 +20,7 @@ class UpdateBudget(Stateful):
         self._updates, self._batches = updates_per_task, batches_per_task
         self._growth, self._growth_every = growth, growth_every
         self.seen = 0
-        self.owed = 0  # in units of 1/n update
+        self.owed = 0  # fraction of an update not yet granted, in units of 1/n
 
     def grant(self, datapoints: int) -> int:
         """The number of updates due after a batch of this many datapoints."""
@@ -30,9 +30,9 @@ class UpdateBudget(Stateful):
         return due
 
     def skip(self, datapoints: int) -> None:
-        """Count so many datapoints as seen, and grant nothing for them."""
+        """Count this many datapoints as seen without granting updates for them."""
         self.seen += datapoints
 
     def restart(self) -> None:
-        """Begin a task: nothing is owed from the one before."""
+        """Start a task without the remainder of the previous one."""
         self.owed = 0

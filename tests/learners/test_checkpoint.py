@@ -46,7 +46,7 @@ def test_saved_and_loaded_predicts_equal(
 
 def test_what_was_loaded_cannot_go_on_learning(saved: Path, rainbow) -> None:
     loaded = checkpoint.load(saved)
-    with pytest.raises(ValueError, match="given no images"):
+    with pytest.raises(ValueError, match="must have images and datapoints"):
         loaded.update(rainbow.batch(5, (0, 7)))
 
 
@@ -55,7 +55,7 @@ def test_damaged_files(saved: Path) -> None:
     for kept in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         saved.write_bytes(whole[:kept])
         with pytest.raises(
-            ValueError, match=r"learner\.pt: must be a whole file written by learners\.checkpoint\.save"
+            ValueError, match=r"learner\.pt: must be an intact file written by learners\.checkpoint\.save"
         ):
             checkpoint.load(saved)
 
@@ -74,7 +74,7 @@ def test_a_flipped_bit_never_makes_another_learner(saved: Path, rainbow) -> None
             assert torch.equal(checkpoint.load(saved).predict(x), expected)
             continue
         refused += 1
-        with pytest.raises(ValueError, match=r"learner\.pt: must be a whole file"):
+        with pytest.raises(ValueError, match=r"learner\.pt: must be an intact file"):
             checkpoint.load(saved)
     assert refused > 40
 
@@ -107,7 +107,7 @@ def test_a_learner_or_a_part_that_is_not_there(saved: Path) -> None:
     content = torch.load(saved, weights_only=True)
     for changed in ({"learner": "nobody"}, {"network": "resnet"}, {"options": {"gamma": 1}}, {"state": {}}):
         torch.save(content | changed, saved)
-        with pytest.raises(ValueError, match=r"learner\.pt: must describe a learner that this package knows"):
+        with pytest.raises(ValueError, match=r"learner\.pt: must describe a known learner"):
             checkpoint.load(saved)
     torch.save({"format": 1}, saved)
     with pytest.raises(ValueError, match=r"learner\.pt: must describe .* \('image_shape'\)"):

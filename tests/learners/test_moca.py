@@ -254,7 +254,7 @@ class TestWindowLoss:
             number = torch.arange(start, stop)[None]
             return Window(number.float(), number, number[..., None], number[..., None].double(), start)
 
-        left, kept = window(0, 4).followed_by(window(4, 7)).split(5)
+        left, kept = window(0, 4).append(window(4, 7)).split(5)
         assert (left.y.tolist(), left.first) == ([[0, 1, 2, 3, 4]], 0)
         assert (kept.y.tolist(), kept.first) == ([[5, 6]], 5)
         assert kept.z.shape == (1, 2, 1)

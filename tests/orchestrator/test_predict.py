@@ -202,7 +202,7 @@ def test_runs_without_a_learner(runs, tmp_path, capsys):
     )
     assert f"{runs['foml']} (foml K=5)" in line
     (tmp_path / "learner.pt").write_bytes(b"no learner")
-    assert told(str(tmp_path / "learner.pt")).startswith(f"{tmp_path}/learner.pt: must be a whole file written by")
+    assert told(str(tmp_path / "learner.pt")).startswith(f"{tmp_path}/learner.pt: must be an intact file written by")
     assert told(str(tmp_path / "none.pt")) == (
         f"{tmp_path}/none.pt: must be a checkpoint that can be read (No such file or directory)"
     )
