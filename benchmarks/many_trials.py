@@ -37,16 +37,15 @@ def main() -> int:
 
 
 def _measure(trials: int) -> int:
-    from orchestrator.execution import callbacks
+    from orchestrator.execution import callbacks, run_trials
     from orchestrator.sweep import api
-    from orchestrator.sweep import run as execution
     from orchestrator.tracking import writer as tracking
 
     memory: list[float] = []  # the driver's KB at each trial's end
     ends: list[float] = []
     results: list[float] = []
     drains: list[float] = []
-    callback: Any = callbacks.TakeResults
+    callback: Any = callbacks.ResultCallback
     callback.on_trial_complete = _after(
         callback.on_trial_complete, lambda: (memory.append(_held()), ends.append(_now()))
     )
@@ -54,7 +53,7 @@ def _measure(trials: int) -> int:
     writer: Any = tracking.Writer
     for name in ("drain", "close"):
         setattr(writer, name, _timed(getattr(writer, name), drains))
-    execution.run_trials = _with_idle(execution.run_trials)
+    run_trials.LearnerActor = _with_idle(run_trials.LearnerActor)  # type: ignore[misc]
 
     began, cpu = _now(), resource.getrusage(resource.RUSAGE_SELF)
     result = api.run_sweep(
@@ -87,29 +86,21 @@ def _measure(trials: int) -> int:
     return int(bool(missing) or growth > GROWTH_GOAL_KB or result.exit_code != 0)
 
 
-def _with_idle(run_trials: Callable[..., None]) -> Callable[..., None]:
-    """`run_trials` with actors that also find the idle learner."""
+def _with_idle(actor: Any) -> Any:
+    """The learner actor, which also finds the idle learner."""
+    folder = str(LEARNERS)
 
-    def run(*args: Any, **kwargs: Any) -> None:
-        from orchestrator.execution import learner_actor
+    class LearnerActor(actor):  # type: ignore[misc]
+        def setup(self, config: dict[str, Any]) -> None:
+            import learners
+            from learners import registry
 
-        folder = str(LEARNERS)
-        original = learner_actor.LearnerActor
+            if folder not in learners.__path__:
+                learners.__path__.append(folder)
+                registry.names.cache_clear()  # the process may have cached them before
+            super().setup(config)
 
-        class LearnerActor(original):  # type: ignore[valid-type, misc]
-            def setup(self, config: dict[str, Any]) -> None:
-                import learners
-                from learners import registry
-
-                if folder not in learners.__path__:
-                    learners.__path__.append(folder)
-                    registry.names.cache_clear()  # the process may have cached them before
-                super().setup(config)
-
-        learner_actor.LearnerActor = LearnerActor  # type: ignore[misc]
-        run_trials(*args, **kwargs)
-
-    return run
+    return LearnerActor
 
 
 def _after(method: Callable[..., None], then: Callable[[], object]) -> Callable[..., None]:

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from orchestrator.plan import fate
+from orchestrator.plan.fate import Ending, Fate
 from orchestrator.plan.plan import Plan
 
 
 @dataclass
 class Outcome:
-    """How the trials of a plan ended: keys of the finished ones, key → reason of the failed ones, and key → batches of
-    those that the scheduler stopped.
+    """How the trials of a plan ended.
 
-    ``spent``: in words, where there is a price or a budget. ``over_budget``: the words that raise the budget, if trials
-    were left for want of it.
+    Attributes:
+        plan: The trials.
+        fates: Trial's key → fate, of the trials that finished, failed or were stopped.
+        spent: Hours and money, in words; empty without a price and a budget.
+        budget_arguments: The `key=value` arguments that raise the budget; empty unless it left trials out.
     """
 
     plan: Plan
-    finished: set[str]
-    failed: dict[str, str] = field(default_factory=dict)
-    stopped: dict[str, int] = field(default_factory=dict)
+    fates: dict[str, Fate] = field(default_factory=dict)
     spent: str = ""
-    over_budget: str = ""
+    budget_arguments: str = ""
+
+    def finish(self, keys: Collection[str]) -> None:
+        """Note that these trials finished."""
+        self.fates |= dict.fromkeys(keys, fate.FINISHED)
+
+    def of(self, key: str) -> Fate:
+        """The fate of a trial; interrupted if it has not ended."""
+        return self.fates.get(key, fate.INTERRUPTED)
+
+    @property
+    def finished(self) -> set[str]:
+        """Keys of the trials that finished."""
+        return {key for key, end in self.fates.items() if end.ending is Ending.FINISHED}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Trial's key → reason, of the trials that failed."""
+        return {key: end.reason for key, end in self.fates.items() if end.ending is Ending.FAILED}
 
     @property
     def ended(self) -> set[str]:
-        """Keys of the trials that are not to be run again."""
-        return self.finished | set(self.stopped)
+        """Keys of the trials that are not run again: those that finished or were stopped."""
+        return set(self.fates) - set(self.failed)
+
+    @property
+    def open(self) -> int:
+        """The number of trials of the plan that have not ended, those to be drawn included."""
+        return self.plan.size - len(self.fates)

@@ -146,10 +146,10 @@ def prepare_environment(local: bool) -> None:
 
 
 @contextmanager
-def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Iterator[Cluster]:
-    """Ray for this block: the running cluster if there is one and `local` is false, else one of our own.
+def ray_running(local: bool, on_ray_lost: Callable[[str], None] | None = None) -> Iterator[Cluster]:
+    """Ray for this block: the running cluster if there is one and `local` is false, else a new one on this machine.
 
-    If it is gone of a sudden, `lost` is told, and has to end the process; see `ray_health.guarded`.
+    If Ray dies, `on_ray_lost` is called and must terminate the process; see `ray_health.guarded`.
 
     Raises:
         OrchestratorError: `RAY_ADDRESS` names a cluster that does not answer.
@@ -166,7 +166,7 @@ def ray_running(local: bool, lost: Callable[[str], None] | None = None) -> Itera
     own = address is None
     with watched() if own else nullcontext():
         try:
-            with nullcontext() if lost is None else guarded(own, lost):
+            with nullcontext() if on_ray_lost is None else guarded(own, on_ray_lost):
                 yield _found(local=own)
         finally:
             # No longer guarded: on a busy machine it takes seconds after the control service has gone.

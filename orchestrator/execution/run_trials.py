@@ -1,4 +1,4 @@
-"""Running a plan's trials under Ray Tune, with one callback that takes the results out."""
+"""Runs the trials of a queue under Ray Tune."""
 
 from __future__ import annotations
 
@@ -7,105 +7,81 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.schema import Sweep
+from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
+
 from orchestrator.console.progress import Progress
 from orchestrator.execution import nodes
-from orchestrator.execution.outcome import Outcome
+from orchestrator.execution.callbacks import QueueSearcher, ResultCallback, TrialStopper
+from orchestrator.execution.context import SweepContext
+from orchestrator.execution.learner_actor import LearnerActor
+from orchestrator.execution.messages import TrialSpec
 from orchestrator.execution.ray_session import Cluster
+from orchestrator.execution.stream_actor import StreamActors
 from orchestrator.plan.plan import Trial
 from orchestrator.search.trial_queue import TrialQueue
-from orchestrator.storage.mirror import Mirror
-from orchestrator.system.signals import StopRequest
-from streams.store.task_store import TaskStore
-
-if TYPE_CHECKING:
-    from orchestrator.tracking.writer import Writer
 
 
-def run_trials(
-    sweep: Sweep,
-    queue: TrialQueue,
-    root: Path,
-    store: TaskStore,
-    cluster: Cluster,
-    progress: Progress,
-    writer: Writer,
-    stop_request: StopRequest,
-    outcome: Outcome,
-    mirror: Mirror | None = None,
-) -> None:
-    """Run the trials of a queue to their ends, and write into `outcome` how each ended.
+def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progress: Progress) -> None:
+    """Run the trials of a queue until each has ended or a stop is requested.
 
-    Each result's curves go to the writer. With a `mirror`, trials keep their files at its address. Trials that a stop
-    request left unfinished are in no part of the outcome.
+    Results go to the context's writer, and how each trial ended into its outcome, where trials that a stop request left
+    unfinished have no fate.
     """
-    from ray import tune
-
-    from orchestrator.execution import learner_actor
-    from orchestrator.execution.callbacks import NextTrial, Stop, TakeResults
-    from orchestrator.execution.stream_actor import StreamActors
-
-    # Tune tells of every death with a traceback, and at length of result files that its own loggers would have written.
-    # The callback tells of deaths in one line.
+    sweep, journal = context.sweep, context.journal
+    # Tune logs each death with a traceback, and asks for result files; the callback reports a death in one line.
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    if not cluster.local and (lacking := nodes.missing(nodes.joined(), nodes.promised())):
-        progress.say(f"cluster: {lacking}")
-    wanted, metric = sweep.document.resources, sweep.document.objective.metric
+    if not cluster.local and (missing := nodes.missing(nodes.joined(), nodes.promised())):
+        progress.say(f"cluster: {missing}")
     slots = cluster.slots(sweep)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
-    limits = sweep.document.max_failures, sweep.document.retries
-    callback = TakeResults(writer, progress, outcome, queue, metric, stop_request, *limits)
-    scratch = Path(tempfile.mkdtemp(prefix="tune-", dir=root))  # what Tune writes there is never read again
-
-    def specification(trial: Trial) -> dict[str, Any]:
-        plan = queue.segment_plan(trial)
-        parents = [] if plan is None or mirror is None else sorted(plan.parents)
-        return {
-            "key": trial.key,
-            "folder": str(trial.folder(root).absolute()),
-            "address": None if mirror is None else mirror.trial_address(trial.key),
-            "store": store.hash,
-            "learner": trial.configuration.learner,
-            "options": trial.configuration.options,
-            "network": trial.configuration.network,
-            "batch_size": trial.configuration.batch_size,
-            "seeds": list(trial.seeds),
-            "schedule": sweep.schedule,
-            "chunk": sweep.document.chunk,
-            "keep_checkpoints": sweep.document.keep_checkpoints,
-            "threads": sweep.threads,
-            "gpus": wanted.gpus,
-            "segments": plan,
-            "parents": {key: mirror.trial_address(key) for key in parents} if mirror is not None else {},
-        }
-
-    def dirname(trial: Any) -> str:
-        key, plan = trial.config["trial"]["key"], trial.config["trial"]["segments"]
-        return f"{key}" if plan is None else f"{key}-{plan.stop}"
-
+    callback = ResultCallback(context, queue, progress)
+    resources = {"cpu": sweep.document.resources.cpus, "gpu": sweep.document.resources.gpus}
+    streams = StreamActors(context.store, sweep.seeds, sweep.store, journal.root, progress.say, journal.mirror)
+    scratch = tempfile.mkdtemp(prefix="tune-", dir=journal.root)  # Tune's own files, which are never read again
     try:
-        with (
-            stop_request.gracefully(progress.say),
-            StreamActors(store, sweep.seeds, sweep.store, root, progress.say, mirror),
-        ):
+        with context.stop_request.gracefully(progress.say), streams:
             tune.Tuner(
-                tune.with_resources(learner_actor.LearnerActor, {"cpu": wanted.cpus, "gpu": wanted.gpus}),
+                tune.with_resources(LearnerActor, resources),
                 tune_config=tune.TuneConfig(
-                    search_alg=NextTrial(queue, specification, slots),
+                    search_alg=QueueSearcher(queue, lambda trial: trial_spec(context, queue, trial), slots),
                     num_samples=-1,  # until the queue is empty
                     reuse_actors=True,
-                    trial_dirname_creator=dirname,
+                    trial_dirname_creator=_folder_name,
                 ),
                 run_config=tune.RunConfig(
                     name="trials",
-                    storage_path=str(scratch.absolute()),
+                    storage_path=str(Path(scratch).absolute()),
                     callbacks=[callback],
-                    stop=Stop(stop_request, callback, queue, outcome, metric),
-                    failure_config=tune.FailureConfig(max_failures=0),  # the callback counts, and hands out anew
+                    stop=TrialStopper(context, queue, callback),
+                    failure_config=tune.FailureConfig(max_failures=0),  # the callback counts retries
                     verbose=0,
                 ),
             ).fit()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def trial_spec(context: SweepContext, queue: TrialQueue, trial: Trial) -> TrialSpec:
+    """What the learner actor of a trial must know."""
+    sweep, mirror, segments = context.sweep, context.journal.mirror, queue.segment_plan(trial)
+    parents = [] if mirror is None or segments is None else sorted(segments.parents)
+    return TrialSpec(
+        trial=trial,
+        folder=str(trial.folder(context.journal.root).absolute()),
+        store=context.store.hash,
+        schedule=sweep.schedule,
+        chunk=sweep.document.chunk,
+        keep_checkpoints=sweep.document.keep_checkpoints,
+        threads=sweep.threads,
+        gpus=sweep.document.resources.gpus,
+        address=None if mirror is None else mirror.trial_address(trial.key),
+        segments=segments,
+        parents={} if mirror is None else {key: mirror.trial_address(key) for key in parents},
+    )
+
+
+def _folder_name(trial: TuneTrial) -> str:
+    spec = TrialSpec.from_tune(trial.config)
+    return spec.trial.key if spec.segments is None else f"{spec.trial.key}-{spec.segments.stop}"

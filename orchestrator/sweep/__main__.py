@@ -1,13 +1,12 @@
 """Run a sweep: `python -m orchestrator.sweep [FILE] [key=value ...]`, or `run_sweep` from Python.
 
-Exit codes: 0 all is well; 1 some configurations failed (they are named); 2 bad input, nothing was started; 3 nothing
-usable came out; 4 the budget was reached before all trials had ended; 130 interrupted, and the same command goes on
-from there.
+`--help` lists the exit codes.
 """
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from functools import partial
@@ -15,72 +14,63 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.config.schema import Sweep
+from orchestrator.console.output import Output
 from orchestrator.errors import ExitCode, disk_full_line, is_disk_full
-from orchestrator.sweep import arguments as words
-from orchestrator.sweep.api import _asked_for, forecast
-from orchestrator.sweep.arguments import Telling
+from orchestrator.report.json_document import document
+from orchestrator.sweep import arguments
+from orchestrator.sweep.api import checked_sweep, forecast
 from orchestrator.sweep.result import SweepResult
 from orchestrator.sweep.run import execute
 from streams.errors import UserError
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.jobs import RemoteResult
     from orchestrator.sweep.forecast import Forecast
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.sweep") -> int:
     """The command. Returns the exit code."""
-    arguments = words.read(argv)
-    show = partial(_show, as_json=arguments.json, quiet=arguments.quiet, out=sys.stdout)
-    refused = partial(_refused, as_json=arguments.json)
+    options = arguments.read(argv, prog)
+    output = Output(options.quiet, options.json)
+    show = partial(_show, output=output, out=sys.stdout)
     sweep: Sweep | None = None
     try:
-        if arguments.cluster is not None:
-            from orchestrator.cluster import jobs
-
-            cluster, manner = arguments.cluster, jobs.Manner(arguments.quiet, arguments.json)
-            if arguments.attach:
-                return _show_remote(jobs.attach(cluster, arguments.attach, manner), arguments.json)
-            file, overrides = arguments.file, arguments.overrides
-            there = jobs.submit(cluster, file, overrides, arguments.rerun, arguments.detach, manner)
-            return _show_remote(there, arguments.json)
+        if options.cluster is not None:
+            return _run_on_cluster(options, output)
         with redirect_stdout(sys.stderr):  # standard output is for the result
-            sweep = _asked_for(arguments.file, arguments.overrides, arguments.resume)
-            if arguments.plan:
-                result: SweepResult | Forecast = forecast(sweep, Telling(arguments.quiet), arguments.rerun)
+            sweep = checked_sweep(options.file, options.overrides, options.resume)
+            if options.plan:
+                result: SweepResult | Forecast = forecast(sweep, output, options.rerun)
             else:
-                result = execute(sweep, arguments.local, arguments.rerun, Telling(arguments.quiet, show))
+                result = execute(sweep, options.local, options.rerun, output, on_ray_lost=show)
     except UserError as error:
         print(error, file=sys.stderr)
-        return refused(error.exit_code, str(error).splitlines(), error, sweep)
+        return _failed(ExitCode(error.exit_code), list(error.faults), error, sweep, output)
     except OSError as error:
         if not is_disk_full(error):
             raise
         line = disk_full_line(Path(error.filename or "."))
         print(line, file=sys.stderr)
-        return refused(ExitCode.INTERRUPTED, [line], error, sweep)
+        return _failed(ExitCode.INTERRUPTED, [line], error, sweep, output)
     except KeyboardInterrupt as error:
         resume = getattr(error, "resume", None)
-        goes_on = "the same command goes on from here" if resume is None else f"go on with: {resume}"
-        print(f"interrupted: {goes_on}", file=sys.stderr)
-        return refused(ExitCode.INTERRUPTED, ["interrupted"], error, sweep)
+        remedy = "the same command resumes the sweep" if resume is None else f"resume with: {resume}"
+        print(f"interrupted: {remedy}", file=sys.stderr)
+        return _failed(ExitCode.INTERRUPTED, ["interrupted"], error, sweep, output)
     show(result)
     return result.exit_code
 
 
-def _show(result: SweepResult | Forecast, as_json: bool, quiet: bool, out: TextIO) -> None:
-    """What the command prints at its end."""
-    if quiet or as_json:
-        for line in result.problems:
-            print(f"problem: {line}", file=sys.stderr)
-    print(result.json if as_json else result.line if quiet else result.text, file=out, flush=True)
+def _run_on_cluster(options: Namespace, output: Output) -> int:
+    """Start or follow a sweep on a cluster, and print its result. Returns the exit code."""
+    from orchestrator.cluster import jobs
 
-
-def _show_remote(result: RemoteResult, as_json: bool) -> int:
-    """What the command prints at the end of a sweep on a cluster. Returns the exit code."""
-    if as_json:
-        from orchestrator.report.json_document import document
-
+    manner = jobs.Manner(output.quiet, output.as_json)
+    if options.attach:
+        result = jobs.attach(options.cluster, options.attach, manner)
+    else:
+        file, overrides = options.file, options.overrides
+        result = jobs.submit(options.cluster, file, overrides, options.rerun, options.detach, manner)
+    if output.as_json:
         own = document(result.name, result.exit_code, problems=result.problems, resume=result.resume)
         print(own if result.document is None else result.document)
     elif result.text:
@@ -88,11 +78,17 @@ def _show_remote(result: RemoteResult, as_json: bool) -> int:
     return result.exit_code
 
 
-def _refused(code: int, faults: list[str], error: BaseException, sweep: Sweep | None, as_json: bool) -> int:
-    """The end of a command that came to nothing; its faults have been told."""
-    if as_json:
-        from orchestrator.report.json_document import document
+def _show(result: SweepResult | Forecast, output: Output, out: TextIO) -> None:
+    """Print the result in the form that the user asked for."""
+    if output.quiet or output.as_json:
+        for line in result.problems:
+            print(f"problem: {line}", file=sys.stderr)
+    print(result.json if output.as_json else result.line if output.quiet else result.text, file=out, flush=True)
 
+
+def _failed(code: ExitCode, faults: list[str], error: BaseException, sweep: Sweep | None, output: Output) -> int:
+    """Print the JSON document of a command without a result; its faults are on standard error already."""
+    if output.as_json:
         name, resume = None if sweep is None else sweep.name, getattr(error, "resume", None)
         print(document(name, code, problems=faults, resume=resume))
     return code

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.config.load import check_sweep, load_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.config.strict_yaml import COMMAND_LINE, overridden
+from orchestrator.console.output import Output
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
 from orchestrator.storage.journal import Journal, given_before
 from orchestrator.storage.mirror import open_folder
-from orchestrator.sweep.arguments import Telling
 from orchestrator.sweep.result import SweepResult
 from orchestrator.sweep.run import execute
 from orchestrator.tracking.database import database_path
@@ -30,35 +30,35 @@ def run_sweep(
     rerun: bool = False,
     resume: str | None = None,
     quiet: bool = False,
-    at_loss: Callable[[SweepResult], None] | None = None,
+    on_ray_lost: Callable[[SweepResult], None] | None = None,
 ) -> SweepResult:
     """Run a sweep to its end, and report on it.
 
     Args:
-        sweep: the configuration as nested mappings or as a YAML file; the quickstart if None.
-        overrides: `key=value` words, as on the command line, for a file or a sweep that is resumed.
-        local: start a Ray of our own even if `RAY_ADDRESS` names a cluster.
-        rerun: forget what an earlier run of this sweep left, and run everything again.
-        resume: the name of a sweep that was begun before; it goes on with the configuration it had.
-        quiet: tell nothing on standard error while it runs.
-        at_loss: what to do with the result if Ray itself is killed while trials run, after which the process ends with
-            exit code 130 (what waits for an answer of Ray does not come back); its text is printed if None.
+        sweep: The configuration as nested mappings or as a YAML file; the quickstart if None.
+        overrides: `key=value` arguments, as on the command line, for a file or a sweep that is resumed.
+        local: Start a new Ray even if `RAY_ADDRESS` names a cluster.
+        rerun: Delete the results of earlier runs of this sweep, and run everything again.
+        resume: The name of a sweep that was started before; it continues with its configuration.
+        quiet: Write nothing to standard error while it runs.
+        on_ray_lost: Called with the result if Ray dies while trials run, after which the process ends with exit code
+            130 (calls that wait for Ray never return); the result's text is printed if None.
 
     Raises:
-        UserError: bad input, one line for each fault; nothing was started. So do arguments that
-            do not go together: `overrides` beside nested mappings, `sweep` beside `resume`.
-        KeyboardInterrupt: a signal came before there was anything to report on, or while the report was written.
+        OrchestratorError, StreamsError: Bad input, one line for each fault; nothing was started. So do arguments that
+            exclude each other: `overrides` beside nested mappings, `sweep` beside `resume`.
+        KeyboardInterrupt: A signal came before there was anything to report on, or while the report was written.
     """
-    return execute(_asked_for(sweep, overrides, resume), local, rerun, Telling(quiet, at_loss))
+    return execute(checked_sweep(sweep, overrides, resume), local, rerun, Output(quiet), on_ray_lost)
 
 
-def _asked_for(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
-    """The sweep that the arguments of `run_sweep` describe, checked."""
+def checked_sweep(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
+    """The checked sweep that these arguments of `run_sweep` describe."""
     if resume is not None:
         if sweep is not None:
             rule = f"resume={resume!r} takes the sweep from its folder"
             raise ConfigError(fault("run_sweep", "sweep", rule, "a sweep beside it", "leave one of the two out"))
-        return _begun_before(resume, overrides)
+        return _earlier_sweep(resume, overrides)
     if not isinstance(sweep, Mapping):
         return load_sweep(sweep, overrides)
     if overrides:
@@ -67,32 +67,32 @@ def _asked_for(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence
     return check_sweep(sweep)
 
 
-def _begun_before(name: str, overrides: Sequence[str]) -> Sweep:
-    """The sweep of this name; `storage=…` says where to look, other words change it.
+def _earlier_sweep(name: str, overrides: Sequence[str]) -> Sweep:
+    """The sweep of this name; `storage=…` says where its folder is, other overrides change the sweep.
 
     Raises:
-        ConfigError: there is none, or words that do not fit, such as another name.
+        ConfigError: There is none, or an override is not allowed, such as another name.
     """
-    changes = overridden({}, [word for word in overrides if word.startswith("storage=")])
+    changes = overridden({}, [override for override in overrides if override.startswith("storage=")])
     storage = str(changes.get("storage", "results"))
-    given = given_before(open_folder(storage, name)[0], name)
-    checked = check_sweep(overridden(given, overrides), f"{storage}/{name}")
-    if checked.name != name:
+    document = given_before(open_folder(storage, name)[0], name)
+    sweep = check_sweep(overridden(document, overrides), f"{storage}/{name}")
+    if sweep.name != name:
         rule = f"must be that of the sweep that is resumed, {name}"
         remedy = "another sweep is started with a file and no --resume"
-        raise ConfigError(fault(COMMAND_LINE, "name", rule, checked.name, remedy))
-    return checked
+        raise ConfigError(fault(COMMAND_LINE, "name", rule, sweep.name, remedy))
+    return sweep
 
 
-def forecast(sweep: Sweep, telling: Telling | None = None, rerun: bool = False) -> Forecast:
-    """What `--plan` tells: every trial with its hash, what is done of it (with `rerun` nothing), and its cost.
+def forecast(sweep: Sweep, output: Output | None = None, rerun: bool = False) -> Forecast:
+    """What `--plan` prints: each trial with its hash and what is done of it (with `rerun` nothing), and the cost.
 
     Raises:
-        UserError: what a run would be refused for, but for what only MLflow or Ray can tell.
+        OrchestratorError, StreamsError: What a run would refuse, except what only MLflow or Ray can know.
     """
-    from orchestrator.sweep import forecast
+    from orchestrator.sweep import forecast  # torch: it measures a few batches
 
-    database_path(sweep.document.tracking.uri)  # its form alone: nothing is made, and no server is asked
-    store = open_store(sweep, None if telling is None else telling.building())
+    database_path(sweep.document.tracking.uri)  # checks its form: no file is created, and no server is asked
+    store = open_store(sweep, (output or Output()).build_progress())
     journal = Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash))
     return forecast.forecast(sweep, journal, store, rerun)

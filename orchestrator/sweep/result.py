@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -17,29 +16,33 @@ from orchestrator.config.strict_yaml import parsed
 from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk_full_line, is_disk_full
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import sweep_folder
+from orchestrator.report import write
+from orchestrator.report.json_document import document
+from orchestrator.report.write import Report
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
-
-if TYPE_CHECKING:
-    from orchestrator.report.write import Report
-    from orchestrator.tracking.writer import TrackingProblem
+from orchestrator.tracking.writer import TrackingProblem
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended a sweep that is begun, and there is no report. ``resume``: the command that goes on with it."""
+    """A signal ended a sweep after its start, and no report was written.
+
+    Attributes:
+        resume: The command that resumes the sweep.
+    """
 
     def __init__(self, resume: str) -> None:
-        super().__init__(f"go on with: {resume}")
+        super().__init__(f"resume with: {resume}")
         self.resume = resume
 
 
 @contextmanager
-def begun(sweep: Sweep, root: Path) -> Iterator[None]:
-    """Around a sweep whose folder `root` is there: a signal or a full disk says how to go on with it.
+def resumable(sweep: Sweep, root: Path) -> Iterator[None]:
+    """Inside this block the sweep's folder `root` exists: a signal or a full disk names the command that resumes it.
 
     Raises:
-        Interrupted: in the place of a KeyboardInterrupt.
-        DiskFullError: with its `resume`, in the place of whatever a full disk led to.
+        Interrupted: Instead of a KeyboardInterrupt.
+        DiskFullError: With its `resume`, instead of any error that a full disk caused.
     """
     try:
         yield
@@ -55,12 +58,18 @@ def begun(sweep: Sweep, root: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep came to.
+    """The result of a sweep.
 
-    ``summary``: one row per configuration, as in the report's `summary.csv`. ``best``: the label of the configuration
-    with the lowest objective, None if none is usable. ``folder``: chunk files and report. ``text``: what the command
-    prints at the end. ``problems``: one line each. ``exit_code``: see `orchestrator.sweep`. ``json``: all of it as one
-    document; its keys stand in docs/sweeps.md.
+    Attributes:
+        name: The sweep.
+        summary: One row per configuration, as in the report's `summary.csv`.
+        best: The label of the configuration with the lowest objective; None if none is usable.
+        folder: The folder of chunk files and report.
+        report: The folder of the report.
+        text: What the command prints at its end.
+        problems: One line each.
+        exit_code: An `ExitCode`.
+        json: All of it as one document; docs/sweeps.md describes its keys.
     """
 
     name: str
@@ -75,7 +84,7 @@ class SweepResult:
 
     @property
     def line(self) -> str:
-        """It all in one line."""
+        """The result in one line."""
         best = "none is usable" if self.best is None else f"best: {self.best}"
         return f"{self.name}: {best}; exit code {self.exit_code}; report: {self.report}"
 
@@ -84,118 +93,149 @@ def report_on(
     sweep: Sweep,
     journal: Journal,
     outcome: Outcome,
-    failed: list[str],
-    untracked: list[TrackingProblem],
+    untracked: Sequence[TrackingProblem],
     stop_request: StopRequest,
 ) -> SweepResult:
-    """Report on what MLflow has.
+    """The result of a sweep, with a report on what MLflow holds of it.
 
     Args:
-        failed: a line for each failed trial.
-        untracked: failures to write to MLflow.
+        sweep: The checked configuration.
+        journal: The plan, and the sweep's folder.
+        outcome: How its trials ended.
+        untracked: Failures to write to MLflow.
+        stop_request: Whether the sweep was stopped, and why.
     """
-    from orchestrator.report import write
-
-    uri, mirror = sweep.document.tracking.uri, journal.mirror
-    root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here too
-    shown = root if mirror is None else mirror.shown
+    mirror = journal.mirror
+    root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here, too
+    ending = _Ending(sweep, outcome, stop_request, root, root if mirror is None else mirror.shown)
     try:
-        written = write.write_report(sweep.name, uri, root / "report", sweep.experiment)
+        report = write.write_report(sweep.name, sweep.document.tracking.uri, root / "report", sweep.experiment)
         if mirror is not None:
             mirror.push_report(root / "report")
     except OrchestratorError as error:
-        lines = [*failed, *(problem.text for problem in untracked), *error.faults]
-        return _unreported(sweep, root, lines, stop_request, outcome)
-    lacking = [problem.text for problem in untracked if not problem.resolved]
-    problems = [*failed, *lacking, *written.problems]
-    if stop_request.interrupted:
-        code = ExitCode.INTERRUPTED
-    elif written.best is None and not lacking and not outcome.over_budget:
-        code = ExitCode.NOTHING_USABLE
-    elif outcome.failed or problems:
-        code = ExitCode.SOME_FAILED
-    else:
-        code = ExitCode.OVER_BUDGET if outcome.over_budget else ExitCode.SUCCESS
-    lines = [written.table, ""]
-    if written.best is not None:
-        lines.append(f"best: {written.best}")
-        lines += [written.explained] if written.explained else []
-    elif lacking:
-        lines.append("best: not known, MLflow has not everything yet")
-    else:
-        lines.append("best: none, no configuration finished with every seed")
-    lines += [
-        f"report: {root / 'report'}",
-        f"checkpoints: {shown}/<trial>/learner.pt, and in MLflow as checkpoint/learner.pt of each configuration's run",
-        f"compare runs: mlflow ui --backend-store-uri {shlex.quote(uri)}",
-    ]
-    if outcome.spent:
-        lines.append(f"spent: {outcome.spent}")
-    lines += [f"problem: {line}" for line in problems]
-    resume = resume_command(sweep) if stop_request.requested.is_set() or lacking else None
-    if outcome.over_budget:
-        resume = f"{resume_command(sweep)} {outcome.over_budget}"
-        left = outcome.plan.size - len(outcome.ended) - len(outcome.failed)
-        lines.append(f"budget reached, {left} {'trial' if left == 1 else 'trials'} not ended: go on with: {resume}")
-    if stop_request.requested.is_set():
-        lines.append(f"{stop_request.reason}: go on with: {resume_command(sweep)}")
-    elif lacking:
-        lines.append(f"everything is in {root}; this sends MLflow what it lacks: {resume_command(sweep)}")
-    told = _document(sweep, outcome, root, code, problems, resume, written)
-    return SweepResult(
-        sweep.name, written.summary, written.best, root, root / "report", "\n".join(lines), tuple(problems), code, told
-    )
+        return ending.without_report([*(problem.text for problem in untracked), *error.faults])
+    return ending.with_report(report, [problem.text for problem in untracked if not problem.resolved])
 
 
-def _unreported(
-    sweep: Sweep, root: Path, problems: list[str], stop_request: StopRequest, outcome: Outcome
-) -> SweepResult:
-    """What a sweep came to whose results are on disk while MLflow is away, or the report cannot be written."""
-    told = list(dict.fromkeys(problems))
-    lines = [f"problem: {line}" for line in told]
-    if stop_request.requested.is_set():
-        lines.append(f"{stop_request.reason}: go on with: {resume_command(sweep)}")
-    lines.append(
-        f"everything is in {root}; once that is mended, this sends MLflow what it lacks and writes the report: "
-        f"{resume_command(sweep)}"
-    )
-    code = ExitCode.INTERRUPTED if stop_request.interrupted else ExitCode.SOME_FAILED
-    empty = pd.DataFrame()
-    document = _document(sweep, outcome, root, code, told, resume_command(sweep), None)
-    return SweepResult(sweep.name, empty, None, root, root / "report", "\n".join(lines), tuple(told), code, document)
+@dataclass(frozen=True)
+class _Ending:
+    """The end of a sweep, from which its result is made.
 
+    Attributes:
+        sweep: The checked configuration.
+        outcome: How its trials ended.
+        stop_request: Whether it was stopped, and why.
+        root: The folder on this machine.
+        shown: Where the trials' files are, as the user is shown it.
+    """
 
-def _document(
-    sweep: Sweep,
-    outcome: Outcome,
-    root: Path,
-    code: int,
-    problems: Sequence[str],
-    resume: str | None,
-    written: Report | None,
-) -> str:
-    from orchestrator.report.json_document import document
+    sweep: Sweep
+    outcome: Outcome
+    stop_request: StopRequest
+    root: Path
+    shown: Path | str
 
-    failed = [(outcome.plan.trial(key), reason) for key, reason in outcome.failed.items()]
-    metric = sweep.document.objective.metric
-    if written is None:
-        return document(sweep.name, code, metric, (), failed, None, root, None, problems, resume)
-    report = root / "report"
-    return document(sweep.name, code, metric, written.rows, failed, written.run_id, root, report, problems, resume)
+    def with_report(self, report: Report, untracked: list[str]) -> SweepResult:
+        """The result of a sweep with a report; `untracked`: what MLflow is missing."""
+        outcome, resume = self.outcome, resume_command(self.sweep)
+        problems = [*self._failures(), *untracked, *report.problems]
+        lines = [report.table, "", *self._best(report, untracked), *self._places()]
+        if outcome.spent:
+            lines.append(f"spent: {outcome.spent}")
+        lines += [f"problem: {line}" for line in problems]
+        if outcome.budget_arguments:
+            resume, trials = f"{resume} {outcome.budget_arguments}", "trial" if outcome.open == 1 else "trials"
+            lines.append(f"budget reached, {outcome.open} {trials} not ended: resume with: {resume}")
+        if self._stopped:
+            lines.append(f"{self.stop_request.reason}: resume with: {resume_command(self.sweep)}")
+        elif untracked:
+            lines.append(
+                f"everything is in {self.root}; this sends MLflow what is missing: {resume_command(self.sweep)}"
+            )
+        resumes = self._stopped or bool(untracked) or bool(outcome.budget_arguments)
+        code = self._exit_code(report, problems, untracked)
+        return self._result(code, lines, problems, resume if resumes else None, report)
+
+    def without_report(self, untracked: list[str]) -> SweepResult:
+        """The result of a sweep that is on disk while MLflow does not answer, or whose report cannot be written."""
+        problems, resume = list(dict.fromkeys([*self._failures(), *untracked])), resume_command(self.sweep)
+        lines = [f"problem: {line}" for line in problems]
+        if self._stopped:
+            lines.append(f"{self.stop_request.reason}: resume with: {resume}")
+        lines.append(
+            f"everything is in {self.root}; once that is repaired, this sends MLflow what is missing and writes the "
+            f"report: {resume}"
+        )
+        code = ExitCode.INTERRUPTED if self.stop_request.interrupted else ExitCode.SOME_FAILED
+        return self._result(code, lines, problems, resume, None)
+
+    @property
+    def _stopped(self) -> bool:
+        return self.stop_request.requested.is_set()
+
+    def _failures(self) -> list[str]:
+        trial = self.outcome.plan.trial
+        failures = self.outcome.failed.items()
+        return [f"{trial(key).configuration.label} ({key}): failed: {reason}" for key, reason in failures]
+
+    def _exit_code(self, report: Report, problems: list[str], untracked: list[str]) -> ExitCode:
+        if self.stop_request.interrupted:
+            return ExitCode.INTERRUPTED
+        if report.best is None and not untracked and not self.outcome.budget_arguments:
+            return ExitCode.NOTHING_USABLE
+        if self.outcome.failed or problems:
+            return ExitCode.SOME_FAILED
+        return ExitCode.OVER_BUDGET if self.outcome.budget_arguments else ExitCode.SUCCESS
+
+    def _best(self, report: Report, untracked: list[str]) -> list[str]:
+        if report.best is not None:
+            return [f"best: {report.best}", *([report.explained] if report.explained else [])]
+        if untracked:
+            return ["best: not known, MLflow does not have everything yet"]
+        return ["best: none, no configuration finished with every seed"]
+
+    def _places(self) -> list[str]:
+        learner = f"{self.shown}/<trial>/learner.pt"
+        uri = shlex.quote(self.sweep.document.tracking.uri)
+        return [
+            f"report: {self.root / 'report'}",
+            f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run",
+            f"compare runs: mlflow ui --backend-store-uri {uri}",
+        ]
+
+    def _result(
+        self, code: ExitCode, lines: list[str], problems: list[str], resume: str | None, report: Report | None
+    ) -> SweepResult:
+        name, folder = self.sweep.name, self.root / "report"
+        failed = [(self.outcome.plan.trial(key), reason) for key, reason in self.outcome.failed.items()]
+        json_text = document(
+            name,
+            code,
+            self.sweep.document.objective.metric,
+            () if report is None else report.rows,
+            failed,
+            None if report is None else report.run_id,
+            self.root,
+            None if report is None else folder,
+            problems,
+            resume,
+        )
+        summary, best = (pd.DataFrame(), None) if report is None else (report.summary, report.best)
+        return SweepResult(name, summary, best, self.root, folder, "\n".join(lines), tuple(problems), code, json_text)
 
 
 def resume_command(sweep: Sweep) -> str:
-    """What to type to go on with a sweep."""
+    """The command that resumes a sweep."""
     name, storage = sweep.name, sweep.document.storage
     resume = f"--resume={shlex.quote(name)}" if name.startswith("-") else f"--resume {shlex.quote(name)}"
-    elsewhere = "" if storage == "results" else f" {shlex.quote(f'storage={_as_word(storage)}')}"
-    return f"python -m orchestrator.sweep {resume}{elsewhere}"
+    where = "" if storage == "results" else f" {shlex.quote(f'storage={_as_argument(storage)}')}"
+    return f"python -m orchestrator.sweep {resume}{where}"
 
 
-def _as_word(value: str) -> str:
-    """What stands behind `key=` for this text: itself, or quoted where YAML would take it for something else."""
+def _as_argument(value: str) -> str:
+    """The text after `key=` that YAML reads as this string: itself, or quoted."""
     try:
         same = parsed(value) == value
-    except Exception:  # whatever YAML finds in it
+    except Exception:  # any error of the YAML parser
         same = False
     return value if same else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""A sweep's course: store, journal, MLflow's writer, Ray and the open trials, and its end, however it ends."""
+"""The course of a sweep: checks, journal, MLflow's writer, Ray and the open trials, and the end, however it ends."""
 
 from __future__ import annotations
 
@@ -6,238 +6,242 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from orchestrator.config.schedulers import RunAll
 from orchestrator.config.schema import Sweep
+from orchestrator.console.output import Output
 from orchestrator.console.progress import Progress
 from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk_full_line, is_disk_full
+from orchestrator.execution.context import SweepContext
 from orchestrator.execution.outcome import Outcome
 from orchestrator.execution.ray_health import output_to
 from orchestrator.execution.ray_session import check_resources, local_gpus, prepare_environment, ray_running
-from orchestrator.execution.run_trials import run_trials
+from orchestrator.plan import fate
 from orchestrator.plan.expand import make_plan
+from orchestrator.plan.fate import Ending
 from orchestrator.plan.task_store import open_store
+from orchestrator.protocol import metrics
 from orchestrator.protocol.source import StoreSource
-from orchestrator.search.ledger import open_ledger
+from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members, quarantine_if_damaged, write_missing_files
 from orchestrator.search.trial_queue import TrialQueue
+from orchestrator.storage import trial_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
-from orchestrator.sweep.arguments import Telling
-from orchestrator.sweep.result import SweepResult, begun, report_on, resume_command
+from orchestrator.sweep.result import SweepResult, report_on, resumable, resume_command
 from orchestrator.system.processes import kill_descendants
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import provenance, runs
+from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.database import await_server, first_line
 from streams.store.task_store import TaskStore
 
-if TYPE_CHECKING:
-    from orchestrator.tracking.writer import Writer
-
 RAY_LOG = "ray.log"
-"""In the sweep's folder: what Ray had to say, if anything."""
+"""The file in the sweep's folder with what Ray prints, if anything."""
 
 
-def execute(sweep: Sweep, local: bool, rerun: bool, telling: Telling) -> SweepResult:
+def execute(
+    sweep: Sweep, local: bool, rerun: bool, output: Output, on_ray_lost: Callable[[SweepResult], None] | None = None
+) -> SweepResult:
     """Run a checked sweep to its end; for the arguments and the errors see `orchestrator.sweep.api.run_sweep`."""
-    stop_request = StopRequest()
+    started_ms, stop_request = time.time_ns() // 1_000_000, StopRequest()
     with stop_request.signals():
-        return _execute(sweep, local, rerun, stop_request, telling)
+        local = local or "RAY_ADDRESS" not in os.environ
+        journal, store = _checked(sweep, local, output)
+        with journal.locked(output.say):
+            journal = _taken(sweep, journal, store, rerun, output)
+            with resumable(sweep, journal.root):
+                writer = _writer(sweep, journal, store, started_ms)
+                outcome = _earlier_outcome(sweep, journal, output)
+                context = SweepContext(sweep, journal, store, writer, outcome, stop_request, output)
+                with _runs_closed(writer):
+                    with _until_stopped(context):
+                        ledger = open_ledger(sweep, journal.root)
+                        if (queue := _open_trials(context, ledger)) is not None:
+                            # Ray is imported after `prepare_environment`, and only where trials are left.
+                            from orchestrator.execution.run_trials import run_trials
+
+                            on_loss = partial(_end_without_ray, context, on_ray_lost)
+                            with output_to(journal.root / RAY_LOG), ray_running(local, on_loss) as cluster:
+                                check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
+                                progress = _progress(context, cluster.slots(sweep))
+                                on_screen = partial(_show_earlier_objectives, context, progress)
+                                with output.showing(progress, context.metric, on_screen):
+                                    run_trials(context, queue, cluster, progress)
+                        _note_budget(outcome, ledger)
+                        if not stop_request.requested.is_set():
+                            await_server(sweep.document.tracking.uri, output.say)
+                    return _end(context)
 
 
-def _execute(sweep: Sweep, local: bool, rerun: bool, stop_request: StopRequest, telling: Telling) -> SweepResult:
-    started_ms = time.time_ns() // 1_000_000
-    local = local or "RAY_ADDRESS" not in os.environ
+def _checked(sweep: Sweep, local: bool, output: Output) -> tuple[Journal, TaskStore]:
+    """Everything that can refuse the sweep before its folder is locked."""
     prepare_environment(local)
-    if local:  # a cluster is asked once it is connected
+    if local:  # a cluster is checked once it is connected
         check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
-    store = open_store(sweep, telling.building())
+    store = open_store(sweep, output.build_progress())
     root, mirror = open_folder(sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
-
-    from orchestrator.tracking import (
-        writer as tracking,  # MLflow takes its time: not before the rest is known to be good
-    )
-
-    uri = sweep.document.tracking.uri
-    tracking.prepare(uri)
-    runs.check_tracked(uri, sweep.experiment, journal.plan)
-    with journal.locked(telling.say):
-        # Once more: another command may have run this sweep to its end since.
-        if mirror is not None:
-            mirror.pull()
-        journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
-        if rerun:
-            tracking.forget(uri, sweep.experiment, sweep.name)
-        journal.take(rerun, telling.say)
-        with begun(sweep, root):
-            known = provenance.collect(store.hash, store.path, json.dumps(store.manifest, indent=2))
-            writer = tracking.Writer(uri, sweep.experiment, journal.plan, root, known, started_ms, mirror)
-            return _track(sweep, journal, store, local, writer, stop_request, telling)
+    tracking.prepare(sweep.document.tracking.uri)
+    runs.check_tracked(sweep.document.tracking.uri, sweep.experiment, journal.plan)
+    return journal, store
 
 
-def _track(
-    sweep: Sweep,
-    journal: Journal,
-    store: TaskStore,
-    local: bool,
-    writer: Writer,
-    stop_request: StopRequest,
-    telling: Telling,
-) -> SweepResult:
-    """Run what is open, with the writer at work; whatever happens, no run of ours stays RUNNING."""
-    damaged: list[str] = []
-    outcome = Outcome(journal.plan, journal.finished(damaged))
-    for line in damaged:
-        telling.say(line)
-    if not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
-        outcome.stopped = {key: at for key, at in journal.stopped().items() if key not in outcome.finished}
+def _taken(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool, output: Output) -> Journal:
+    """The journal of the locked folder, read again: another command may have finished this sweep since."""
+    root, mirror = journal.root, journal.mirror
+    if mirror is not None:
+        mirror.pull()
+    journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
+    if rerun:
+        tracking.forget(sweep.document.tracking.uri, sweep.experiment, sweep.name)
+    journal.take(rerun, output.say)
+    return journal
+
+
+def _writer(sweep: Sweep, journal: Journal, store: TaskStore, started_ms: int) -> tracking.Writer:
+    facts = provenance.collect(store.hash, store.path, json.dumps(store.manifest, indent=2))
+    uri, root = sweep.document.tracking.uri, journal.root
+    return tracking.Writer(uri, sweep.experiment, journal.plan, root, facts, started_ms, journal.mirror)
+
+
+def _earlier_outcome(sweep: Sweep, journal: Journal, output: Output) -> Outcome:
+    """How the trials of earlier commands ended."""
+    outcome, quarantined = Outcome(journal.plan), list[str]()
+    outcome.finish(journal.finished(quarantined))
+    for line in quarantined:
+        output.say(line)
+    if not isinstance(sweep.scheduler, RunAll):  # without a scheduler, stopped trials continue
+        for key, batches in journal.stopped().items():
+            outcome.fates.setdefault(key, fate.stopped(batches))
+    return outcome
+
+
+@contextmanager
+def _runs_closed(writer: tracking.Writer) -> Iterator[None]:
+    """The writer works inside this block; whatever error ends the block, no run of the sweep stays RUNNING."""
     try:
         writer.start()
-        try:
-            _run_open_trials(sweep, journal, store, local, writer, stop_request, outcome, telling)
-            if not stop_request.requested.is_set():
-                await_server(sweep.document.tracking.uri, telling.say)
-        except KeyboardInterrupt:  # the second Ctrl-C, or the first while Ray starts: now
-            outcome.finished |= journal.finished()
-        except Exception as error:
-            if not is_disk_full(error):
-                raise
-            stop_request.request(
-                str(error) if isinstance(error, DiskFullError) else disk_full_line(journal.root), interrupted=True
-            )
-            outcome.finished |= journal.finished()
-        return _end(sweep, journal, writer, stop_request, outcome)
+        yield
     except BaseException as error:
         writer.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
         raise
 
 
-def _end(sweep: Sweep, journal: Journal, writer: Writer, stop_request: StopRequest, outcome: Outcome) -> SweepResult:
-    """Write what is left to MLflow, end all runs, and report."""
-    from orchestrator.tracking.writer import TrackingProblem
-
-    failed, untracked = _close_trials(outcome, writer), writer.drain()
+@contextmanager
+def _until_stopped(context: SweepContext) -> Iterator[None]:
+    """A full disk, the second Ctrl-C, or the first one while Ray starts, ends this block but not the command."""
+    journal, outcome = context.journal, context.outcome
     try:
-        writer.close("KILLED" if stop_request.interrupted else "FAILED" if outcome.failed else "FINISHED")
-    except OrchestratorError as error:
-        untracked += map(TrackingProblem, error.faults)
-    return report_on(sweep, journal, outcome, failed, untracked, stop_request)
+        yield
+    except KeyboardInterrupt:
+        outcome.finish(journal.finished())
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        line = str(error) if isinstance(error, DiskFullError) else disk_full_line(journal.root)
+        context.stop_request.request(line, interrupted=True)
+        outcome.finish(journal.finished())
 
 
-def _end_without_ray(
-    reason: str,
-    sweep: Sweep,
-    journal: Journal,
-    writer: Writer,
-    stop_request: StopRequest,
-    outcome: Outcome,
-    telling: Telling,
-) -> None:
-    """Ray is gone, and the main thread may be inside of it for good: end the command from here, as interrupted."""
-    try:
-        stop_request.request(reason, interrupted=True)
-        telling.say(f"{reason}: the sweep ends here")
-        kill_descendants()
-        outcome.finished |= journal.finished()
-        result = _end(sweep, journal, writer, stop_request, outcome)
-        if telling.at_loss is None:
-            print(result.text, file=sys.__stdout__)
-        else:
-            telling.at_loss(result)
-    except Exception as error:  # whatever it is, the command ends
-        line = f"{reason}: go on with: {resume_command(sweep)} ({type(error).__name__}: {first_line(error)})"
-        print(line, file=sys.stderr)
-    finally:
-        for stream in (sys.__stdout__, sys.stderr):
-            if stream is not None:
-                with suppress(OSError):  # a terminal that is gone
-                    stream.flush()
-        os._exit(ExitCode.INTERRUPTED)
-
-
-def _run_open_trials(
-    sweep: Sweep,
-    journal: Journal,
-    store: TaskStore,
-    local: bool,
-    writer: Writer,
-    stop_request: StopRequest,
-    outcome: Outcome,
-    telling: Telling,
-) -> None:
-    """Run the trials that have not ended, and write into `outcome` how they ended."""
-    plan = journal.plan
+def _open_trials(context: SweepContext, ledger: Ledger) -> TrialQueue | None:
+    """The queue of the trials that have not ended; None if none is left, or no budget for one."""
+    sweep, journal, outcome, say = context.sweep, context.journal, context.outcome, context.output.say
     for key in outcome.finished:
-        writer.finished(key)  # no-op where MLflow has it all; after a crash, what it lacks is sent
-    known = f", {len(outcome.ended)} of them ended before" if outcome.ended else ""
-    for population in plan.populations:
+        context.writer.finished(key)  # after a crash MLflow may miss some of its points
+    for population in journal.plan.populations:
         if line := quarantine_if_damaged(journal.root, population):
-            telling.say(line)
-        outcome.failed |= failed_members(journal.root, population)
-    total = -(-StoreSource(store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
-    if plan.size == len(outcome.ended) + len(outcome.failed):
-        telling.say(f"{sweep.name}: {plan.size} trials{known}")
-        write_missing_files(journal, total, sweep.document.objective.metric, outcome.ended)
-        return
-    ledger = open_ledger(sweep, journal.root)
+            say(line)
+        for key, reason in failed_members(journal.root, population).items():
+            outcome.fates.setdefault(key, fate.failed(reason))
+    total = -(-StoreSource(context.store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
+    if outcome.open == 0:
+        say(_headline(context))
+        write_missing_files(journal, total, context.metric, outcome.ended)
+        return None
     if ledger.exhausted:
-        telling.say(f"{sweep.name}: {plan.size} trials{known}; budget reached, none is started")
-        outcome.spent, outcome.over_budget = ledger.text(), ledger.overrides()
-        return
-    queue = TrialQueue(sweep, journal, outcome.ended, total, ledger)
-
-    def lost(reason: str) -> None:
-        _end_without_ray(reason, sweep, journal, writer, stop_request, outcome, telling)
-
-    with output_to(journal.root / RAY_LOG), ray_running(local, lost) as cluster:
-        check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
-        slots = cluster.slots(sweep)
-        progress = Progress(plan, slots)
-        for key in outcome.ended:
-            progress.already(key, "done" if key in outcome.finished else "stopped")
-        for key in outcome.failed:
-            progress.already(key, "failed")
-        telling.say(
-            f"{sweep.name}: {plan.size} trials{known}, {slots} at a time; seeds {sweep.seeds}; "
-            f"{store.manifest['name']} ({store.hash[:12]})"
-        )
-        metric = sweep.document.objective.metric
-        with telling.following(progress, metric, partial(_tell_of_ended, progress, journal, outcome.ended, metric)):
-            run_trials(
-                sweep, queue, journal.root, store, cluster, progress, writer, stop_request, outcome, journal.mirror
-            )
-    if ledger.is_reported:
-        outcome.spent = ledger.text()
-    if ledger.exhausted and plan.size > len(outcome.ended) + len(outcome.failed):
-        outcome.over_budget = ledger.overrides()
+        say(f"{_headline(context)}; budget reached, none is started")
+        return None
+    return TrialQueue(sweep, journal, outcome.ended, total, ledger)
 
 
-def _tell_of_ended(progress: Progress, journal: Journal, keys: set[str], metric: str) -> None:
-    """What trials came to that had ended before, for a screen's leaders."""
-    from orchestrator.protocol import metrics
-    from orchestrator.storage import trial_files
+def _headline(context: SweepContext) -> str:
+    ended = len(context.outcome.ended)
+    before = f", {ended} of them ended before" if ended else ""
+    return f"{context.sweep.name}: {context.journal.plan.size} trials{before}"
 
-    for trial in journal.plan.trials:
-        if trial.key in keys and (chunk := trial_files.newest(trial.folder(journal.root))) is not None:
-            values = metrics.objective(chunk.curves, metric)
+
+def _progress(context: SweepContext, slots: int) -> Progress:
+    """The progress with the trials of earlier commands; says what is going to run."""
+    words = {Ending.FINISHED: "done", Ending.STOPPED: "stopped", Ending.FAILED: "failed"}
+    progress, store = Progress(context.journal.plan, slots), context.store
+    for key, end in context.outcome.fates.items():
+        progress.already(key, words[end.ending])
+    context.output.say(
+        f"{_headline(context)}, {slots} at a time; seeds {context.sweep.seeds}; "
+        f"{store.manifest['name']} ({store.hash[:12]})"
+    )
+    return progress
+
+
+def _show_earlier_objectives(context: SweepContext, progress: Progress) -> None:
+    """Report the objectives of trials that ended before, for the leaders on a screen."""
+    ended = context.outcome.ended
+    for trial in context.journal.plan.trials:
+        if trial.key in ended and (chunk := trial_files.newest(trial.folder(context.journal.root))) is not None:
+            values = metrics.objective(chunk.curves, context.metric)
             progress.measured(trial.key, () if values is None else values.tolist())
 
 
-def _close_trials(outcome: Outcome, writer: Writer) -> list[str]:
-    plan = outcome.plan
-    for trial in plan.trials:
-        if trial.key in outcome.finished:
+def _note_budget(outcome: Outcome, ledger: Ledger) -> None:
+    if ledger.is_reported:
+        outcome.spent = ledger.text()
+    if ledger.exhausted and outcome.open:
+        outcome.budget_arguments = ledger.overrides()
+
+
+def _end(context: SweepContext) -> SweepResult:
+    """Write what is left to MLflow, close all runs, and report."""
+    writer, outcome, stop_request = context.writer, context.outcome, context.stop_request
+    for trial in outcome.plan.trials:
+        end = outcome.of(trial.key)
+        if end.ending is Ending.FINISHED:
             writer.finished(trial.key)
-        elif trial.key in outcome.stopped:
-            writer.stopped(trial.key, outcome.stopped[trial.key])
-        elif trial.key in outcome.failed:
-            writer.failed(trial.key, outcome.failed[trial.key])
+        elif end.ending is Ending.STOPPED and end.batch is not None:
+            writer.stopped(trial.key, end.batch)
+        elif end.ending is Ending.FAILED:
+            writer.failed(trial.key, end.reason)
         else:
             writer.interrupted(trial.key)
-    return [
-        f"{plan.trial(key).configuration.label} ({key}): failed: {reason}" for key, reason in outcome.failed.items()
-    ]
+    untracked = writer.drain()
+    try:
+        writer.close("KILLED" if stop_request.interrupted else "FAILED" if outcome.failed else "FINISHED")
+    except OrchestratorError as error:
+        untracked += map(tracking.TrackingProblem, error.faults)
+    return report_on(context.sweep, context.journal, outcome, untracked, stop_request)
+
+
+def _end_without_ray(context: SweepContext, on_ray_lost: Callable[[SweepResult], None] | None, reason: str) -> None:
+    """End the command as interrupted, from the thread that noticed: the main thread may wait for Ray forever."""
+    try:
+        context.stop_request.request(reason, interrupted=True)
+        context.output.say(f"{reason}: the sweep ends here")
+        kill_descendants()
+        context.outcome.finish(context.journal.finished())
+        result = _end(context)
+        if on_ray_lost is None:
+            print(result.text, file=sys.__stdout__)
+        else:
+            on_ray_lost(result)
+    except Exception as error:  # the command must end, whatever the error
+        resume = f"resume with: {resume_command(context.sweep)}"
+        print(f"{reason}: {resume} ({type(error).__name__}: {first_line(error)})", file=sys.stderr)
+    finally:
+        for stream in (sys.__stdout__, sys.stderr):
+            if stream is not None:
+                with suppress(OSError):  # a terminal that is closed
+                    stream.flush()
+        os._exit(ExitCode.INTERRUPTED)

@@ -56,14 +56,14 @@ def test_such_a_refusal_has_a_document_too(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--detach"], "--detach and --attach go with --cluster FILE"),
-        (["--attach", "x"], "--detach and --attach go with --cluster FILE"),
+        (["--detach"], "--detach and --attach need --cluster FILE"),
+        (["--attach", "x"], "--detach and --attach need --cluster FILE"),
         (
             ["--cluster", "c.yaml", "--local"],
             "--cluster goes with FILE, key=value, --rerun, --detach, --attach, --json",
         ),
         (["--cluster", "c.yaml", "--plan"], "--cluster goes with FILE, key=value, --rerun, --detach, --attach, --json"),
-        (["--cluster", "c.yaml", "--attach", "x", "seeds=1"], "--attach takes no other words"),
+        (["--cluster", "c.yaml", "--attach", "x", "seeds=1"], "--attach takes no other arguments"),
     ],
 )
 def test_words_that_do_not_go_together(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,7 +208,7 @@ def test_a_sweep_in_a_narrow_terminal_is_interrupted_and_gone_on_with(tmp_path: 
         assert seen.end() == 130
         text = seen.history()
         assert "stopping: the chunks in flight are finished and kept" in " ".join(text.split())
-        assert "interrupted: go on with: python -m orchestrator.sweep" in text
+        assert "interrupted: resume with: python -m orchestrator.sweep" in text
         assert not seen.cursor_hidden()
         assert seen.raw.rfind(b"\x1b[?25h") > seen.raw.rfind(b"\x1b[?25l")
         assert "Traceback" not in text

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from orchestrator.config.load import check_sweep
+from orchestrator.console.output import Output
 from orchestrator.execution.ray_session import Cluster
 from orchestrator.sweep.api import run_sweep
-from orchestrator.sweep.arguments import Telling
 from orchestrator.tracking import writer
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import (
@@ -54,7 +54,7 @@ def test_a_command_knows_what_another_ran_while_it_began(tmp_path: Path, monkeyp
         prepare(uri)
 
     monkeypatch.setattr(writer, "prepare", another_comes_first)
-    monkeypatch.setattr(Telling, "say", lambda self, line: said.append(line))
+    monkeypatch.setattr(Output, "say", lambda self, line: said.append(line))
     words = ["seeds=3", f"storage={folder / 'results'}", f"tracking.uri={uri(folder)}"]
     assert run_sweep(folder / "sweep.yaml", words).exit_code == 0
     assert said == ["tiny: 2 trials, 2 of them ended before"]

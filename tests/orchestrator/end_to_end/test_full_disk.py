@@ -71,7 +71,7 @@ def test_no_room_for_chunks(tmp_path: Path) -> None:
         said = [line for line in errors.splitlines() if "the disk is full" in line]
         assert len(said) == 1, errors
         assert said[0].startswith(f"{trial}: the disk is full (") and said[0].endswith(" bytes free); make room there")
-        assert f"{said[0]}: go on with: python -m orchestrator.sweep --resume long" in out.splitlines()
+        assert f"{said[0]}: resume with: python -m orchestrator.sweep --resume long" in out.splitlines()
         assert "failed" not in out
         assert set(statuses(folder)) == {"KILLED"}
         kept = trial_files.newest(trial)

@@ -87,8 +87,8 @@ def lose(what: str, folder: Path, process: subprocess.Popen[str]) -> None:
     assert "Traceback" not in errors
     assert_only_ours(out)
     last = out.splitlines()[-1]
-    assert last.endswith(" is gone: go on with: python -m orchestrator.sweep --resume long") or (
-        "is gone (" in last and last.endswith("): go on with: python -m orchestrator.sweep --resume long")
+    assert last.endswith(" is gone: resume with: python -m orchestrator.sweep --resume long") or (
+        "is gone (" in last and last.endswith("): resume with: python -m orchestrator.sweep --resume long")
     )
     assert set(statuses(folder)) == {"KILLED"}
     assert not left_of(ours)
@@ -100,7 +100,7 @@ def signal_once(number: int, folder: Path, process: subprocess.Popen[str]) -> No
     process.send_signal(number)
     out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
-    assert "interrupted: go on with: python -m orchestrator.sweep --resume long" in out
+    assert "interrupted: resume with: python -m orchestrator.sweep --resume long" in out
     assert set(statuses(folder)) == {"KILLED"}
     assert not left_of(ours)
 
@@ -137,7 +137,7 @@ def hang_up(folder: Path, process: subprocess.Popen[str]) -> None:
     out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "stopping: the chunks in flight are finished and kept" in errors
-    assert "interrupted: go on with: python -m orchestrator.sweep --resume long" in out
+    assert "interrupted: resume with: python -m orchestrator.sweep --resume long" in out
     assert set(statuses(folder)) == {"KILLED"}
     assert not left_of(ours)
 
@@ -250,7 +250,7 @@ def test_a_failure_budget_stops_the_sweep_and_it_can_go_on(tmp_path: Path) -> No
     done = run(folder, "sweep.yaml", *words)
     assert done.returncode == 3, done.stderr
     assert (
-        "1 trials failed, and max_failures is 0: go on with: python -m orchestrator.sweep --resume tiny" in done.stdout
+        "1 trials failed, and max_failures is 0: resume with: python -m orchestrator.sweep --resume tiny" in done.stdout
     )
     assert f"problem: {plan.trials[0].configuration.label} ({plan.trials[0].key}): failed: " in done.stdout
     assert "Traceback" not in done.stderr + done.stdout

@@ -26,7 +26,7 @@ def test_a_slow_end_of_ray_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(2 * LOCAL_S)
 
     monkeypatch.setattr(ray, "shutdown", slow)
-    with ray_running(local=True, lost=lost.append):
+    with ray_running(local=True, on_ray_lost=lost.append):
         assert ray.is_initialized()
         cycle = Cycle()
         cycle.itself, cycle.reference = cycle, ray.put(1)

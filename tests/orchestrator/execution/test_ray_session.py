@@ -88,7 +88,7 @@ def test_a_signal_in_the_middle_of_rays_start_is_no_crash(name: str, tmp_path: P
     script = f"""
 import os, signal, sys, threading
 from orchestrator.system.signals import StopRequest
-from orchestrator.execution.run_trials import prepare_environment, ray_running
+from orchestrator.execution.ray_session import prepare_environment, ray_running
 prepare_environment(local=True)
 import ray
 from ray import _raylet

@@ -93,7 +93,7 @@ def test_every_node_has_one_also_those_that_join_later(
 ANOTHER_DRIVER = """
 import sys
 from pathlib import Path
-from orchestrator.execution.run_trials import ray_running
+from orchestrator.execution.ray_session import ray_running
 from orchestrator.execution.stream_actor import StreamActors
 from streams.store.task_store import TaskStore
 with ray_running(local=False), StreamActors(TaskStore.open(sys.argv[1]), [0, 1], None, Path(sys.argv[2]), print):

@@ -119,7 +119,7 @@ def test_a_sweep_starts_no_more_trials_at_its_budget_and_resumes_with_a_greater_
     assert set(spent) == {path.name for path in started}
     text = f"{rates.text(sum(spent.values()))} spent of 0.01 USD"
     assert f"spent: {text}" in first.stdout
-    message = f"budget reached, {5 - len(started)} trials? not ended: go on with: python -m orchestrator.sweep"
+    message = f"budget reached, {5 - len(started)} trials? not ended: resume with: python -m orchestrator.sweep"
     assert re.search(rf"{message} --resume tiny budget\.money=…", first.stdout)
     assert "no further trial is started" in first.stderr
     assert set(statuses(folder)) == {"FINISHED"}  # the running trials were completed

@@ -25,8 +25,8 @@ def test_words_may_stand_before_and_after_options() -> None:
         (["--resume", "a", "--plan"], "--resume takes the sweep from its folder: no FILE, --plan or --rerun beside it"),
         (["--resume"], "argument --resume: expected one argument"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
-        (["--detach"], "--detach and --attach go with --cluster FILE"),
-        (["--cluster", "c", "--attach", "x", "seeds=1"], "--attach takes no other words"),
+        (["--detach"], "--detach and --attach need --cluster FILE"),
+        (["--cluster", "c", "--attach", "x", "seeds=1"], "--attach takes no other arguments"),
     ],
 )
 @pytest.mark.parametrize("option", ["--json", "--js", None])
@@ -37,7 +37,8 @@ def test_a_refusal_of_words_is_one_document_where_one_is_asked_for(
         __main__.main([option, *words] if option else words)
     said = capsys.readouterr()
     assert ended.value.code == 2
-    assert said.err.splitlines()[-1] == f"python -m orchestrator.sweep: error: {line}"
+    prog = "python -m orchestrator.sweep"
+    assert said.err == f"{prog}: error: {line}; see {prog} --help\n"
     if option is None:
         assert said.out == ""
     else:

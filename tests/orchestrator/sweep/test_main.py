@@ -221,7 +221,7 @@ def test_a_signal_while_the_report_is_written_leaves_a_document_that_says_how_to
     told = json.loads(done.stdout)
     resume = "python -m orchestrator.sweep --resume tiny"
     assert (done.returncode, told["exit_code"], told["sweep"], told["resume"]) == (130, 130, "tiny", resume)
-    assert told["problems"] == ["interrupted"] and done.stderr == f"interrupted: go on with: {resume}\n"
+    assert told["problems"] == ["interrupted"] and done.stderr == f"interrupted: resume with: {resume}\n"
     again = run_here(folder, "--resume", "tiny", "--quiet")
     assert again.returncode == 0 and "RUNNING" not in statuses(folder)
 

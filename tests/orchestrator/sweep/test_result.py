@@ -6,6 +6,7 @@ from pathlib import Path
 from orchestrator.config.load import check_sweep
 from orchestrator.errors import ExitCode
 from orchestrator.execution.outcome import Outcome
+from orchestrator.plan import fate
 from orchestrator.plan.plan import Trial
 from orchestrator.report import write
 from orchestrator.storage.journal import Journal
@@ -25,15 +26,16 @@ def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
         sweep.whole[trial.key] = synthetic.curves_of(trial, level=0.2 if trial == GOOD else 0.8)
     writer = Writer(uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
-    outcome = Outcome(sweep.plan, {trial.key for trial in trials if trial != BROKEN})
+    outcome = Outcome(sweep.plan)
     for trial in trials:
         if trial == BROKEN:
-            outcome.failed[trial.key] = "broken"
+            outcome.fates[trial.key] = fate.failed("broken")
             writer.results(trial.key, sweep.part(trial, 0, 20))
             writer.failed(trial.key, "broken")
         else:
             sweep.write_chunk(trial)
             writer.finished(trial.key)
+            outcome.finish([trial.key])
     assert writer.drain() == []
     writer.close("FINISHED")
     checked = check_sweep(
@@ -45,8 +47,7 @@ def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
             "tracking": {"uri": uri, "experiment": "experiment"},
         }
     )
-    lines = [f"{key}: failed: {reason}" for key, reason in outcome.failed.items()]
-    return report_on(checked, Journal(root, sweep.plan), outcome, lines, [], StopRequest())
+    return report_on(checked, Journal(root, sweep.plan), outcome, [], StopRequest())
 
 
 def test_what_was_taken_out_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):

@@ -26,6 +26,7 @@ from orchestrator.sweep.result import report_on
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import database as tracking_database
 from orchestrator.tracking.database import TrackingError, await_server, open_existing, prepare
+from orchestrator.tracking.writer import TrackingProblem
 from tests.orchestrator.synthetic_sweep import free_port, new_database
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -106,7 +107,7 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     document = {"name": "x y", "stream": stream, "learners": [{"name": "online"}], "seeds": 1, "tracking": {"uri": uri}}
     plan = Plan("x y", (), {})
     journal = Journal(tmp_path, plan)
-    result = report_on(check_sweep(document), journal, Outcome(plan, set()), ["behind"], [], StopRequest())
+    result = report_on(check_sweep(document), journal, Outcome(plan), [TrackingProblem("behind")], StopRequest())
     assert (result.exit_code, result.best) == (ExitCode.SOME_FAILED, None)
     assert isinstance(result.summary, pd.DataFrame)
     assert result.problems[0] == "behind"

@@ -1,0 +1,63 @@
+"""What a command writes to standard error while it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from orchestrator.console.progress import Progress
+from streams.progress import ProgressLine
+
+
+@dataclass(frozen=True)
+class Output:
+    """The verbosity of a command, and the form of its result.
+
+    Attributes:
+        quiet: Write errors and one final line only.
+        as_json: Print the result as one JSON document.
+    """
+
+    quiet: bool = False
+    as_json: bool = False
+
+    @property
+    def options(self) -> list[str]:
+        """The command-line options that select this output."""
+        return ["--json"] * self.as_json + ["--quiet"] * self.quiet
+
+    def say(self, line: str) -> None:
+        """Write a line to standard error unless `quiet`."""
+        if not self.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    def build_progress(self) -> Callable[[str, int, int], None]:
+        """The progress callback of a task store's build."""
+        return _ignore if self.quiet else ProgressLine()
+
+    @contextmanager
+    def showing(self, progress: Progress, metric: str, on_screen: Callable[[], None]) -> Iterator[None]:
+        """Show the progress inside this block: on a screen in a terminal, else as lines.
+
+        Args:
+            progress: The sweep's.
+            metric: The name of the objective.
+            on_screen: Called once when a screen starts, to report the trials that ended before.
+        """
+        if self.quiet:
+            progress.tell, progress.lines = _ignore, False
+            yield
+        elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+            from orchestrator.console.screen import Screen  # rich: only in a terminal
+
+            with Screen(progress, metric, before=on_screen):
+                yield
+        else:
+            yield
+
+
+def _ignore(*_: object) -> None:
+    pass

@@ -1,0 +1,44 @@
+"""The parts of a running sweep that are passed around together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.config.schema import Sweep
+from orchestrator.console.output import Output
+from orchestrator.execution.outcome import Outcome
+from orchestrator.storage.journal import Journal
+from orchestrator.system.signals import StopRequest
+from streams.store.task_store import TaskStore
+
+if TYPE_CHECKING:
+    from orchestrator.tracking.writer import Writer
+
+
+@dataclass(frozen=True)
+class SweepContext:
+    """The parts of a running sweep.
+
+    Attributes:
+        sweep: The checked configuration.
+        journal: The plan, and the sweep's folder.
+        store: The task store.
+        writer: Sends results to MLflow.
+        outcome: How the trials ended so far.
+        stop_request: Whether the sweep must stop.
+        output: Lines on standard error.
+    """
+
+    sweep: Sweep
+    journal: Journal
+    store: TaskStore
+    writer: Writer
+    outcome: Outcome
+    stop_request: StopRequest
+    output: Output
+
+    @property
+    def metric(self) -> str:
+        """The name of the objective."""
+        return self.sweep.document.objective.metric

@@ -1,0 +1,120 @@
+"""What the driver and a learner actor send each other through Tune: a `TrialSpec` there, a `ChunkResult` back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.plan.plan import Trial
+from streams.schedule import Schedule
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from orchestrator.protocol.curves import Curves
+    from orchestrator.search.population.segments import SegmentPlan
+
+_TRIAL, _RESULT = "trial", "result"  # the one key of a configuration, and of a result, that Tune is handed
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """Everything a learner actor must know to run a trial.
+
+    Attributes:
+        trial: The configuration and the seeds.
+        folder: The trial's folder, absolute.
+        store: The hash of the task store.
+        schedule: The order of the stream's tasks.
+        chunk: Batches between two results.
+        keep_checkpoints: Which checkpoints are kept besides the last one.
+        threads: Threads of torch.
+        gpus: GPUs of the actor; may be a fraction.
+        address: Where the trial's files are kept instead of `folder`; None if nowhere else.
+        segments: What a population member trains next; None outside a population.
+        parents: Trial's key → address, of the members whose state may be copied; empty where they have folders.
+    """
+
+    trial: Trial
+    folder: str
+    store: str
+    schedule: Schedule
+    chunk: int
+    keep_checkpoints: str | int
+    threads: int
+    gpus: float
+    address: str | None = None
+    segments: SegmentPlan | None = None
+    parents: Mapping[str, str] = field(default_factory=dict)
+
+    def to_tune(self) -> dict[str, Any]:
+        """The configuration of the Tune trial."""
+        return {_TRIAL: self}
+
+    @staticmethod
+    def from_tune(config: Mapping[str, Any]) -> TrialSpec:
+        """The trial of a Tune trial's configuration."""
+        spec: TrialSpec = config[_TRIAL]
+        return spec
+
+
+@dataclass(frozen=True)
+class ChunkResult:
+    """What a learner actor reports after each chunk.
+
+    Attributes:
+        batches: Batches learned so far.
+        total_batches: Batches of the whole stream.
+        seconds: Time spent learning since the trial started, all attempts together.
+        curves: What the chunk measured.
+        objectives: Metric → value of each seed [R]; a metric is missing as long as it has no value.
+        finished: Whether the stream is over.
+        fitness: Of a population member at its pause; else None.
+        remarks: Lines for the sweep's output.
+        memory: Bytes that the actor's process holds; None if not known.
+        gpu_memory: Bytes that it holds on its GPU.
+    """
+
+    batches: int
+    total_batches: int
+    seconds: float
+    curves: Curves
+    objectives: dict[str, np.ndarray]
+    finished: bool
+    fitness: float | None
+    remarks: tuple[str, ...]
+    memory: int | None
+    gpu_memory: int
+
+    @property
+    def trial_over(self) -> bool:
+        """Whether Tune must end its trial: the stream is over, or the population member pauses."""
+        return self.finished or self.fitness is not None
+
+    def objective(self, metric: str) -> float | None:
+        """The mean over the seeds, NaN if one diverged; None as long as there is no value."""
+        return float(self.objectives[metric].mean()) if metric in self.objectives else None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A trial whose learner refuses its options or its stream; another attempt would fail, too.
+
+    Attributes:
+        reason: In one line.
+    """
+
+    reason: str
+    trial_over = True
+
+
+def to_tune(result: ChunkResult | Refusal) -> dict[str, Any]:
+    """The result that Tune is handed by an actor's `step`."""
+    return {"done": result.trial_over, _RESULT: result}
+
+
+def from_tune(result: dict[str, Any], remove: bool = False) -> ChunkResult | Refusal:
+    """The result in Tune's; with `remove`, Tune does not keep it."""
+    chunk: ChunkResult | Refusal = result.pop(_RESULT) if remove else result[_RESULT]
+    return chunk
