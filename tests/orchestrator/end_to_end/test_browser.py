@@ -30,7 +30,7 @@ from orchestrator.protocol.metrics import Interval
 from orchestrator.report import write
 from orchestrator.report.charts import Chart, Panel, Series
 from orchestrator.report.comparison import Row
-from orchestrator.report.html_page import page as whole_page
+from orchestrator.report.html_page import page as report_page
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns
 from tests.orchestrator import synthetic_sweep as synthetic
 
@@ -50,36 +50,36 @@ NAME = "a sweep <b>&amp; more</b></script>"
 
 
 class Page:
-    """A browser, looked through for texts and elements as its user would."""
+    """A browser with the searches for text and elements that a user would make."""
 
     def __init__(self, driver, shots):
         self.driver, self.shots = driver, shots
 
     def until(self, condition, what):
-        """Wait for a condition; what fails leaves a screenshot behind."""
+        """Wait for a condition; a failure leaves a screenshot."""
         try:
             return WebDriverWait(self.driver, PATIENCE_S, 0.2, ignored_exceptions=(Exception,)).until(condition)
         except TimeoutException:
             self.shot("failed")
-            pytest.fail(f"{what} was not there after {PATIENCE_S} s: see {self.shots}/failed.png")
+            pytest.fail(f"{what} did not appear within {PATIENCE_S} s: see {self.shots}/failed.png")
 
     def find(self, css):
-        """The first element shown that fits."""
+        """The first visible element that matches."""
 
-        def there(driver):
+        def first(driver):
             return next((each for each in driver.find_elements(By.CSS_SELECTOR, css) if each.is_displayed()), None)
 
-        return self.until(there, css)
+        return self.until(first, css)
 
     def says(self, text):
         self.until(lambda driver: text in driver.find_element(By.TAG_NAME, "body").text, f"the text {text}")
 
     def click(self, text, kind="*"):
-        """Click on the innermost element of this kind that has this text."""
+        """Click on the innermost element of this kind with this text."""
 
         def clicked(driver):
-            found = driver.find_elements(By.XPATH, f'//{kind}[normalize-space(.)="{text}"]')
-            shown = [each for each in found if each.is_displayed()]
+            elements = driver.find_elements(By.XPATH, f'//{kind}[normalize-space(.)="{text}"]')
+            shown = [each for each in elements if each.is_displayed()]
             if shown:
                 shown[-1].click()
             return bool(shown)
@@ -87,7 +87,7 @@ class Page:
         self.until(clicked, f"{text}, to be clicked,")
 
     def painted(self, name, least=0.001):
-        """The share of coloured pixels once the page shows at least so many, and shows the same twice."""
+        """The share of coloured pixels when it is at least `least`, and the same twice."""
         before = []
 
         def same_again(driver):
@@ -98,7 +98,7 @@ class Page:
         return before[-1]
 
     def shot(self, name):
-        """A screenshot, kept; its pixels [height, width, 3]."""
+        """Save a screenshot; return its pixels [height, width, 3]."""
         path = self.shots / f"{name}.png"
         self.driver.save_screenshot(str(path))
         return matplotlib.image.imread(path)[..., :3]
@@ -140,11 +140,11 @@ def tracked(tmp_path_factory):
 def server(tracked, tmp_path_factory):
     port = synthetic.free_port()
     address = f"http://127.0.0.1:{port}"
-    words = ["--backend-store-uri", tracked.uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    options = ["--backend-store-uri", tracked.uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     folder = tmp_path_factory.mktemp("server")
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", *words],
+            [sys.executable, "-m", "mlflow", "server", *options],
             cwd=folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
         )  # fmt: skip
     try:
@@ -158,7 +158,7 @@ def server(tracked, tmp_path_factory):
                 time.sleep(0.3)
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGKILL)  # it holds nothing that is still wanted, and takes its time to end
+        os.killpg(process.pid, signal.SIGKILL)  # its data is no longer needed, and it ends slowly
         process.wait(30)
 
 
@@ -215,7 +215,7 @@ def test_the_reports_page_from_disk(page, tracked):
     driver.get((tracked.out / "report.html").as_uri())
     assert driver.title == NAME and page.find("h1").text == NAME
     page.until(lambda driver: driver.execute_script("return Bokeh.documents[0]?.is_idle"), "Bokeh's charts")
-    time.sleep(0.5)  # for what it might ask for late
+    time.sleep(0.5)  # for late requests
     resources = driver.execute_script("return performance.getEntriesByType('resource').map(each => each.name)")
     assert [name for name in resources if not re.match("data:|blob:|file:", name)] == []
     assert [line for line in driver.get_log("browser") if line["level"] == "SEVERE"] == []
@@ -254,7 +254,7 @@ def test_the_reports_page_from_disk(page, tracked):
 
 
 def of_many(count):
-    """The page of so many configurations: one in colour, the others as grey lines and points, each at its own height."""
+    """The page of `count` configurations: one in colour, the others as grey lines and points, each at its own height."""
     rows = [
         Row(
             ConfigurationRuns("x", str(number), f"foml {number}", "foml", False, True, (0,), {}, {}, ()),
@@ -275,7 +275,7 @@ def of_many(count):
         Panel(kind, "tasks seen", "error", tuple(series(number, kind) for number in range(count)))
         for kind in ("line", "points")
     )
-    return whole_page(
+    return report_page(
         SweepRuns(None, "x", "many", "cumulative_error", "min", ()), rows, [Chart("many", "many", panels)]
     )
 
@@ -292,14 +292,14 @@ def test_series_in_grey_are_few_models_and_are_hidden_one_by_one(page, tmp_path)
     driver.get((tmp_path / "report.html").as_uri())
     page.until(lambda driver: driver.execute_script("return Bokeh.documents[0]?.is_idle"), "Bokeh's charts")
     models = "return Bokeh.documents.flatMap(each => [...each._all_models.values()].map(each => each.type))"
-    drawn = driver.execute_script(models).count("GlyphRenderer")
-    assert drawn == 1 + 1 + 2 + 2, "of lines: the one in colour and all in grey; of points: each with its bars"
+    renderers = driver.execute_script(models).count("GlyphRenderer")
+    assert renderers == 1 + 1 + 2 + 2, "of lines: the one in colour and all in grey; of points: each with its bars"
     chart = page.find("#many")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     boxes = driver.find_elements(By.CSS_SELECTOR, "#series input")
 
     def seen(before):
-        """The chart, once it is still and not as it was."""
+        """The chart when it is still and has changed."""
 
         def settled(driver):
             first = matplotlib.image.imread(BytesIO(chart.screenshot_as_png))

@@ -1,4 +1,4 @@
-"""Full Rainbow-MNIST, on demand (`pytest -m slow`): FOML lands where docs/reproduction.md says that it does."""
+"""Full Rainbow-MNIST, on demand (`pytest -m slow`): FOML reproduces the numbers of docs/reproduction.md."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_foml_and_online_on_rainbow_mnist(tmp_path: Path) -> None:
     # Seed 0 is near a single-seed calibration of 0.160; the other orders of tasks are harder.
     assert 0.13 < cumulative["foml"][0] < 0.19
     assert 0.17 < cumulative["foml"].mean() < 0.26
-    # The paper: near 10 % at the end, and there before task 20.
+    # The paper: near 10 % at the end, reached before task 20.
     assert 0.08 < last["foml"].mean() < 0.12
     assert np.mean(first["foml"]) < 20
     assert abs((cumulative["foml"] - cumulative["online"]).mean()) < 0.05

@@ -1,4 +1,4 @@
-"""Several at once: trials, sweeps on one database, and commands that want the same sweep."""
+"""Concurrency: parallel trials, sweeps on one database, and commands for the same sweep."""
 
 import os
 import subprocess
@@ -36,17 +36,21 @@ EIGHT = TINY.replace(
 )
 
 
-@pytest.mark.parametrize(("cpus", "gpus", "at_once"), [(0.25, 0, 8), (0.5, 0, 4), (1, 0, 2), (3, 0, 1), (0.25, 0.5, 2)])
-def test_fractions_of_processors_make_places(cpus: float, gpus: float, at_once: int) -> None:
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "parallel"), [(0.25, 0, 8), (0.5, 0, 4), (1, 0, 2), (3, 0, 1), (0.25, 0.5, 2)]
+)
+def test_fractions_of_processors_make_slots(cpus: float, gpus: float, parallel: int) -> None:
     of = check_sweep(yaml.safe_load(EIGHT) | {"resources": {"cpus": cpus, "gpus": gpus}})
-    assert Cluster(cpus=2, gpus=1, node_cpus=2, node_gpus=1, local=True).slots(of) == at_once
+    assert Cluster(cpus=2, gpus=1, node_cpus=2, node_gpus=1, local=True).slots(of) == parallel
 
 
-def test_a_command_knows_what_another_ran_while_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other grows the sweep by a seed, in a stack of its own, after this one has looked and before it has the lock."""
+def test_a_command_sees_trials_that_another_finished_during_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other adds a seed, as a separate stack, after this one has read the journal and before it has the lock."""
     text = TINY.replace("{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}", "{name: online}")
     folder = folder_with(tmp_path, text)
-    prepare, said = writer.prepare, []
+    prepare, lines = writer.prepare, []
 
     def another_comes_first(uri: str) -> None:
         for seeds in ("seeds: 2", "seeds: 3"):
@@ -54,34 +58,34 @@ def test_a_command_knows_what_another_ran_while_it_began(tmp_path: Path, monkeyp
         prepare(uri)
 
     monkeypatch.setattr(writer, "prepare", another_comes_first)
-    monkeypatch.setattr(Output, "say", lambda self, line: said.append(line))
-    words = ["seeds=3", f"storage={folder / 'results'}", f"tracking.uri={uri(folder)}"]
-    assert run_sweep(folder / "sweep.yaml", words).exit_code == 0
-    assert said == ["tiny: 2 trials, 2 of them ended before"]
+    monkeypatch.setattr(Output, "say", lambda self, line: lines.append(line))
+    overrides = ["seeds=3", f"storage={folder / 'results'}", f"tracking.uri={uri(folder)}"]
+    assert run_sweep(folder / "sweep.yaml", overrides).exit_code == 0
+    assert lines == ["tiny: 2 trials, 2 of them ended before"]
     assert statuses(folder) == ["FINISHED"] * (1 + 1 + 3)
 
 
 @pytest.mark.slow
-def test_eight_trials_at_once_are_eight_complete_runs(tmp_path: Path) -> None:
+def test_eight_parallel_trials_are_eight_complete_runs(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "work", EIGHT)
     done = run(folder, "sweep.yaml", f"resources.cpus={(os.cpu_count() or 1) / 8}", timeout=400)
     assert done.returncode == 0, done.stderr
     assert "tiny: 8 trials, 8 at a time" in done.stderr
     assert statuses(folder) == ["FINISHED"] * (1 + 8 + 16)
-    _, _, whole = compute(folder_with(tmp_path / "bare", EIGHT))
+    _, _, expected = compute(folder_with(tmp_path / "bare", EIGHT))
     computed = curves_of(folder, "tiny")
-    assert computed.keys() == whole.keys() and len(whole) == 8
+    assert computed.keys() == expected.keys() and len(expected) == 8
     for key, curves in computed.items():
-        assert_same(curves, whole[key])
+        assert_same(curves, expected[key])
     online = points(folder, "tiny", "online_error").groupby(["configuration", "seed"]).step
     assert [sorted(steps) for _, steps in online] == [list(range(15))] * 16
-    # Tune may give a trial to an actor that has become free while another still starts for it: the first is fenced off.
+    # Tune may assign a trial to a free actor while another one still starts for it: the first is fenced off.
     assert len(trials(folder, "tiny")) == 8
 
 
 @pytest.mark.slow
 def test_two_sweeps_on_one_fresh_database_and_a_third_of_the_same_name(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 900"))  # is still running when the third comes
+    folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 900"))  # still running when the third starts
     (folder / "tiny.yaml").write_text(TINY)
     with running(folder, "sweep.yaml") as one, running(folder, "tiny.yaml") as two:
         wait_for(lambda: reached(folder, "long", 2), one)
@@ -95,10 +99,10 @@ def test_two_sweeps_on_one_fresh_database_and_a_third_of_the_same_name(tmp_path:
             assert process.returncode == 0, errors
             assert "Traceback" not in errors
     assert statuses(folder) == ["FINISHED"] * ((1 + 1 + 2) + (1 + 4 + 8))
-    _, _, whole = compute(folder_with(tmp_path / "bare", TINY))
+    _, _, expected = compute(folder_with(tmp_path / "bare", TINY))
     for key, curves in curves_of(folder, "tiny").items():
-        assert_same(curves, whole.pop(key))
-    assert not whole
+        assert_same(curves, expected.pop(key))
+    assert not expected
     online = points(folder, "tiny", "online_error").groupby(["configuration", "seed"]).step
     assert [sorted(steps) for _, steps in online] == [list(range(15))] * 8
     long = points(folder, "long", "online_error")
@@ -106,8 +110,8 @@ def test_two_sweeps_on_one_fresh_database_and_a_third_of_the_same_name(tmp_path:
 
 
 @pytest.mark.slow
-def test_six_sweeps_begin_a_fresh_database_at_once(tmp_path: Path) -> None:
-    """Six whole commands; nothing is left to be computed, so that they meet at MLflow."""
+def test_six_sweeps_start_on_a_fresh_database_simultaneously(tmp_path: Path) -> None:
+    """Six complete commands; all trials are computed already, so that the commands meet at MLflow."""
     names = [f"sweep {number}" for number in range(6)]
     for name in names:
         compute(folder_with(tmp_path, EIGHT.replace("name: tiny", f"name: {name}")))

@@ -1,6 +1,6 @@
-"""Files of a sweep that are cut, emptied or overwritten: right results all the same, or one line and nothing wrong.
+"""Files of a sweep that are cut, emptied or overwritten: correct results nevertheless, or one line.
 
-The folders are real: computed by the protocol, or by the whole command on a real Ray.
+The folders are real: computed by the protocol, or by the complete command on a real Ray.
 """
 
 import os
@@ -37,21 +37,21 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(computed: Path, tmp_path: Path) -> Path:
-    """A copy of it; MLflow's artifacts are still those of the original."""
+    """A copy of `computed`; MLflow's artifacts are those of the original."""
     shutil.copytree(computed, tmp_path / "copy")
     return tmp_path / "copy"
 
 
 def resumed(folder: Path) -> SweepResult:
-    """Nothing is left to be computed: no Ray is started."""
-    return run_sweep(overrides=words(folder), resume="tiny")
+    """Resume a sweep whose trials are all computed: no Ray is started."""
+    return run_sweep(overrides=overrides(folder), resume="tiny")
 
 
-def words(folder: Path) -> list[str]:
+def overrides(folder: Path) -> list[str]:
     return [f"storage={folder / 'results'}", f"tracking.uri={uri(folder)}"]
 
 
-def assert_whole(folder: Path, before: Path) -> None:
+def assert_complete(folder: Path, before: Path) -> None:
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
     ours, theirs = (reader.load_curves("tiny", uri(each)) for each in (folder, before))
     columns = ["configuration", "seed", "metric", "step"]
@@ -61,35 +61,35 @@ def assert_whole(folder: Path, before: Path) -> None:
 
 
 @pytest.mark.slow
-def test_both_journals_lost_is_one_line_and_the_file_goes_on(folder: Path, computed: Path) -> None:
+def test_both_journals_lost_is_one_line_and_the_file_resumes_the_sweep(folder: Path, computed: Path) -> None:
     root = folder / "results/tiny"
     halve(root / "sweep.json")
     garble(root / "sweep-copy.json")
-    for given in ({"resume": "tiny"}, {"sweep": folder / "sweep.yaml"}):
+    for arguments in ({"resume": "tiny"}, {"sweep": folder / "sweep.yaml"}):
         with pytest.raises(OrchestratorError, match=r"sweep.json: must be .* damaged: .* move these files") as caught:
-            run_sweep(**given, overrides=words(folder))  # type: ignore[arg-type]
+            run_sweep(**arguments, overrides=overrides(folder))  # type: ignore[arg-type]
         assert caught.value.exit_code == 2
         assert len(str(caught.value).splitlines()) == 1
     (root / "sweep.json").rename(folder / "away")
     (root / "sweep-copy.json").unlink()
-    assert run_sweep(folder / "sweep.yaml", words(folder)).exit_code == 0
+    assert run_sweep(folder / "sweep.yaml", overrides(folder)).exit_code == 0
     assert resumed(folder).exit_code == 0
-    assert_whole(folder, computed)
+    assert_complete(folder, computed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [empty, Path.unlink])
-def test_an_empty_or_missing_database_is_made_anew_from_the_folder(
+def test_an_empty_or_missing_database_is_created_again_from_the_folder(
     folder: Path, computed: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(folder / "mlflow.db")
     assert resumed(folder).exit_code == 0
-    assert_whole(folder, computed)
+    assert_complete(folder, computed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [halve, garble, spoil_a_value])
-def test_a_damaged_database_is_one_line_and_can_be_made_anew(
+def test_a_damaged_database_is_one_line_and_can_be_created_again(
     folder: Path, computed: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(folder / "mlflow.db")
@@ -102,7 +102,7 @@ def test_a_damaged_database_is_one_line_and_can_be_made_anew(
         assert len(str(caught.value).splitlines()) == 1
     (folder / "mlflow.db").rename(folder / "away")
     assert resumed(folder).exit_code == 0
-    assert_whole(folder, computed)
+    assert_complete(folder, computed)
 
 
 @pytest.mark.slow
@@ -110,28 +110,30 @@ def test_a_damaged_database_is_one_line_and_can_be_made_anew(
 def test_damaged_tables_in_mlflow_are_never_read(
     folder: Path, computed: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
-    (folder / "mlflow.db").unlink()  # for artifacts of its own
+    (folder / "mlflow.db").unlink()  # for separate artifacts
     shutil.rmtree(folder / "mlartifacts")
     assert resumed(folder).exit_code == 0
     before = reader.test_errors_of(reader.find_sweep("tiny", uri(folder)))
-    spoilt = sorted(folder.glob("mlartifacts/*/*/artifacts/*.parquet"))
-    assert [path.name for path in spoilt] == ["curves.parquet", "test_error.parquet"] * 4
-    for path in spoilt[:2]:
+    tables = sorted(folder.glob("mlartifacts/*/*/artifacts/*.parquet"))
+    assert [path.name for path in tables] == ["curves.parquet", "test_error.parquet"] * 4
+    for path in tables[:2]:
         damage(path)
-    read, whole = (reader.load_curves("tiny", uri(each)) for each in (folder, computed))
+    read, expected = (reader.load_curves("tiny", uri(each)) for each in (folder, computed))
     columns = ["configuration", "seed", "metric", "step", "value"]
-    assert len(read.merge(whole[columns], on=columns)) == len(read) < len(whole)  # diagnostics at every tenth batch
-    online = [frame[frame.metric == "online_error"] for frame in (read, whole)]
+    assert (
+        len(read.merge(expected[columns], on=columns)) == len(read) < len(expected)
+    )  # diagnostics at every tenth batch
+    online = [frame[frame.metric == "online_error"] for frame in (read, expected)]
     assert len(online[0]) == len(online[1]) == 4 * 2 * 15
     assert [record.getMessage().split(" of ")[0] for record in caplog.records] == ["curves.parquet"]
-    left = reader.test_errors_of(reader.find_sweep("tiny", uri(folder)))
-    assert left["configuration"].nunique() == 3
+    remaining = reader.test_errors_of(reader.find_sweep("tiny", uri(folder)))
+    assert remaining["configuration"].nunique() == 3
     assert "; python -m orchestrator.sweep --resume tiny writes it again" in caplog.records[-1].getMessage()
     caplog.clear()
-    assert resumed(folder).exit_code == 0  # what the line says
-    said = [record.getMessage() for record in caplog.records]
-    assert [line.split(" of ")[0] for line in said] == ["curves.parquet", "test_error.parquet"]
-    assert all(line.endswith("; written again from the chunk files") for line in said)
+    assert resumed(folder).exit_code == 0  # the command of the line
+    messages = [record.getMessage() for record in caplog.records]
+    assert [line.split(" of ")[0] for line in messages] == ["curves.parquet", "test_error.parquet"]
+    assert all(line.endswith("; written again from the chunk files") for line in messages)
     caplog.clear()
     order = ["configuration", "seed", "step"]
     again, before = (
@@ -139,40 +141,40 @@ def test_damaged_tables_in_mlflow_are_never_read(
         for each in (reader.test_errors_of(reader.find_sweep("tiny", uri(folder))), before)
     )
     assert again.equals(before)
-    assert_whole(folder, computed)
+    assert_complete(folder, computed)
     assert not caplog.records
 
 
-def test_every_kind_of_damage_at_once_and_the_sweep_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    """For real: chunks of four trials, a learner, a journal and the database are damaged, then the command is run."""
+def test_a_sweep_with_every_kind_of_damage_ends_like_an_undamaged_one(tmp_path: Path) -> None:
+    """With a real Ray: chunks of four trials, a learner, a journal and the database are damaged, then the command runs."""
     folder = folder_with(tmp_path, TINY)
-    root, trials, whole = compute(folder, until=lambda index: (None, None, 8, None)[index])
+    root, trials, expected = compute(folder, until=lambda index: (None, None, 8, None)[index])
     folders = [trial.folder(root) for trial in trials]
     newest = [sorted(each.glob("chunk-*"))[-1] for each in folders]
     flip(newest[0])  # finished: its last chunk is computed again
-    for path in folders[1].glob("chunk-*"):  # both: it begins anew
+    for path in folders[1].glob("chunk-*"):  # all: the trial starts from its first batch
         garble(path)
     empty(newest[2])  # half way
-    halve(folders[3] / "learner.pt")  # all is there but the learner
+    halve(folders[3] / "learner.pt")  # only the learner is damaged
     halve(root / "sweep.json")
     empty(folder / "mlflow.db")
     done = run(folder, "--resume", "tiny")
     assert done.returncode == 0, done.stderr
-    said = done.stderr.splitlines()
-    assert said[0].startswith("results/tiny/sweep.json: damaged (")
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("results/tiny/sweep.json: damaged (")
     for line, path, consequence in (
-        (said[1], newest[0], "resumes at batch 12, from an older chunk"),
-        (said[2], sorted(folders[1].glob("damaged-*"))[-1], "has no older intact chunk"),
-        (said[4], newest[2], "resumes at batch 4, from an older chunk"),
+        (lines[1], newest[0], "resumes at batch 12, from an older chunk"),
+        (lines[2], sorted(folders[1].glob("damaged-*"))[-1], "has no older intact chunk"),
+        (lines[4], newest[2], "resumes at batch 4, from an older chunk"),
     ):
         assert line.startswith(f"results/tiny/{path.parent.name}/{path.name.removeprefix('damaged-')}: damaged (")
         assert f"the trial {consequence}; quarantined as damaged-chunk-" in line
-    assert said[5].startswith(f"tiny: 4 trials, {os.cpu_count()} at a time")
+    assert lines[5].startswith(f"tiny: 4 trials, {os.cpu_count()} at a time")
     assert sorted(len(list(each.glob("damaged-*"))) for each in folders) == [0, 1, 1, 2]
     assert "Traceback" not in done.stderr
     computed = curves_of(folder, "tiny")
-    assert computed.keys() == whole.keys()
+    assert computed.keys() == expected.keys()
     for key, curves in computed.items():
-        assert_same(curves, whole[key])
+        assert_same(curves, expected[key])
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
     assert all(checkpoint.is_intact(each / trial_files.LEARNER_FILE) for each in folders)

@@ -1,4 +1,4 @@
-"""Disks that really fill up (small ones in memory): one line, nothing lost, and all goes on once there is room."""
+"""Disks that really fill up (small ones in memory): one line, nothing lost, and everything resumes with free space."""
 
 import contextlib
 import os
@@ -34,52 +34,54 @@ from tests.orchestrator.sweep_command import (
 
 @contextlib.contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A disk of its own at this folder."""
+    """A separate disk at this folder."""
     if os.geteuid() != 0:
-        pytest.skip("a small disk is mounted for this, which needs root")
+        pytest.skip("mounts a small disk, which needs root")
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
     mounted = subprocess.run(command, capture_output=True, text=True)
     if mounted.returncode != 0:
-        pytest.skip(f"a small disk is mounted for this, which is not allowed here: {mounted.stderr.strip()}")
+        pytest.skip(f"mounts a small disk, which is not allowed here: {mounted.stderr.strip()}")
     try:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def fill(disk: Path, left: int = 0) -> Path:
-    """A file that leaves so many bytes on the disk."""
+def fill(disk: Path, free: int = 0) -> Path:
+    """Write a file that leaves `free` bytes on the disk."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while (more := shutil.disk_usage(disk).free - left) > 0:
+        while (more := shutil.disk_usage(disk).free - free) > 0:
             file.write(bytes(min(more, 1 << 20)))
     return ballast
 
 
 @pytest.mark.slow
-def test_no_room_for_chunks(tmp_path: Path) -> None:
+def test_no_space_for_chunks(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "work", LONG)
     with small_disk(folder / "results", 48) as disk:
         with running(folder, "sweep.yaml") as process:
             wait_for(lambda: reached(folder, "long", 6), process)
-            ballast = fill(disk, left=100_000)
+            ballast = fill(disk, free=100_000)
             out, errors = process.communicate(timeout=120)
         assert process.returncode == 130, errors
         (trial,) = trials(folder, "long")
         assert "Traceback" not in out + errors
-        said = [line for line in errors.splitlines() if "the disk is full" in line]
-        assert len(said) == 1, errors
-        assert said[0].startswith(f"{trial}: the disk is full (") and said[0].endswith(" bytes free); make room there")
-        assert f"{said[0]}: resume with: python -m orchestrator.sweep --resume long" in out.splitlines()
+        lines = [line for line in errors.splitlines() if "the disk is full" in line]
+        assert len(lines) == 1, errors
+        assert lines[0].startswith(f"{trial}: the disk is full (") and lines[0].endswith(
+            " bytes free); make room there"
+        )
+        assert f"{lines[0]}: resume with: python -m orchestrator.sweep --resume long" in out.splitlines()
         assert "failed" not in out
         assert set(statuses(folder)) == {"KILLED"}
-        kept = trial_files.newest(trial)
-        assert kept is not None and 6 <= kept.batches < 60
+        newest = trial_files.newest(trial)
+        assert newest is not None and 6 <= newest.batches < 60
         assert not list(trial.glob(".*"))
-        still = run(folder, "--resume", "long")  # the disk is as full as before
-        assert still.returncode == 130, still.stderr
-        assert "the disk is full (" in still.stderr and "Traceback" not in still.stderr + still.stdout
+        full = run(folder, "--resume", "long")  # the disk is still full
+        assert full.returncode == 130, full.stderr
+        assert "the disk is full (" in full.stderr and "Traceback" not in full.stderr + full.stdout
         ballast.unlink()
         again = run(folder, "--resume", "long")
         assert again.returncode == 0, again.stderr
@@ -87,8 +89,8 @@ def test_no_room_for_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_room_for_mlflow(tmp_path: Path) -> None:
-    """Trials go on: their results lie elsewhere."""
+def test_no_space_for_mlflow(tmp_path: Path) -> None:
+    """Trials continue: their results are on another disk."""
     (tmp_path / "big").mkdir()
     with small_disk(tmp_path / "work", 24) as disk:
         folder = folder_with(disk, LONG)
@@ -99,27 +101,27 @@ def test_no_room_for_mlflow(tmp_path: Path) -> None:
             out, errors = process.communicate(timeout=240)
         assert process.returncode == 1, errors
         assert "Traceback" not in out + errors
-        said = [line for line in out.splitlines() if "the disk is full" in line]
-        assert said and said[0].startswith(
+        lines = [line for line in out.splitlines() if "the disk is full" in line]
+        assert lines and lines[0].startswith(
             f"problem: tracking: {folder}: the disk is full (0 bytes free); make room"
         ), out
         assert "--resume long" in out
         (trial,) = trials(folder, "long")
-        kept = trial_files.newest(trial)
-        assert kept is not None and kept.finished
+        newest = trial_files.newest(trial)
+        assert newest is not None and newest.finished
         ballast.unlink()
         again = run(folder, "--resume", "long")
         assert again.returncode == 0, again.stderr
         assert_long_is_whole(folder)
 
 
-def test_no_room_for_the_report(tmp_path: Path) -> None:
+def test_no_space_for_the_report(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "work", TINY)
     with small_disk(folder / "results", 60) as disk:
         compute(folder)
-        ballast = fill(disk, left=200_000)
-        words = [f"storage={disk}", f"tracking.uri={uri(folder)}"]
-        done = run_sweep(overrides=words, resume="tiny")
+        ballast = fill(disk, free=200_000)
+        overrides = [f"storage={disk}", f"tracking.uri={uri(folder)}"]
+        done = run_sweep(overrides=overrides, resume="tiny")
         assert done.exit_code == 1
         report = disk / "tiny" / "report"
         assert done.text.startswith(f"problem: {report}: the disk is full (")
@@ -127,12 +129,12 @@ def test_no_room_for_the_report(tmp_path: Path) -> None:
         assert list(report.iterdir()) == []
         assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
         ballast.unlink()
-        done = run_sweep(overrides=words, resume="tiny")
+        done = run_sweep(overrides=overrides, resume="tiny")
         assert done.exit_code == 0, done.text
         assert (report / "report.html").stat().st_size > 100_000
 
 
-def test_no_room_for_the_journal(tmp_path: Path) -> None:
+def test_no_space_for_the_journal(tmp_path: Path) -> None:
     sweep = check_sweep(
         {
             "name": "j",
@@ -154,11 +156,11 @@ def test_no_room_for_the_journal(tmp_path: Path) -> None:
         Journal.look(root, make_plan(sweep, "store")).take()
         before = (root / "sweep.json").read_bytes()
         ballast = fill(disk)
-        for tried in (sweep, wider):
+        for each in (sweep, wider):
             with pytest.raises(
                 DiskFullError, match=rf"^{root}: the disk is full \(\d+ bytes free\); make room there$"
             ) as caught:
-                Journal.look(root, make_plan(tried, "store")).take()
+                Journal.look(root, make_plan(each, "store")).take()
             assert caught.value.exit_code == 130
             assert (root / "sweep.json").read_bytes() == before
             assert (root / "sweep-copy.json").read_bytes() == before
@@ -168,17 +170,17 @@ def test_no_room_for_the_journal(tmp_path: Path) -> None:
         assert given_before(root, "j")["learners"] == [{"name": "foml", "K": {"grid": list(range(1, 40))}}]
 
 
-def test_no_room_for_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["rainbow_digits", "tasks=3", "train=50", "validation=12", "test=12", "--seeds", "1", "--out"]
+def test_no_space_for_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["rainbow_digits", "tasks=3", "train=50", "validation=12", "test=12", "--seeds", "1", "--out"]
     with small_disk(tmp_path / "disk", 8) as disk:
-        ballast = fill(disk, left=1_000_000)
+        ballast = fill(disk, free=1_000_000)
         capsys.readouterr()
-        assert build.main([*words, str(disk / "store")]) == 2
-        said = capsys.readouterr()
-        lines = [line for line in said.err.split("\r")[-1].splitlines() if "device" in line]
-        assert len(lines) == 1 and "Traceback" not in said.err
+        assert build.main([*arguments, str(disk / "store")]) == 2
+        captured = capsys.readouterr()
+        lines = [line for line in captured.err.split("\r")[-1].splitlines() if "device" in line]
+        assert len(lines) == 1 and "Traceback" not in captured.err
         assert "(got No space left on device); make room: " in lines[0] and lines[0].endswith(" bytes are free")
         assert not (disk / "store").exists()
         assert [path.name for path in disk.iterdir() if path.is_dir()] == []
         ballast.unlink()
-        assert build.main([*words, str(disk / "store")]) == 0
+        assert build.main([*arguments, str(disk / "store")]) == 0

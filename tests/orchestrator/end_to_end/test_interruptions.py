@@ -1,6 +1,6 @@
-"""Processes really killed: whatever comes between, a sweep goes on and ends as if nothing had been.
+"""Processes really killed: after any interruption, a sweep resumes and ends like an uninterrupted one.
 
-All is checked against the bare protocol, bit for bit, and against MLflow's database.
+Everything is compared with the bare protocol, bit for bit, and with MLflow's database.
 """
 
 import json
@@ -42,12 +42,12 @@ def test_killed_learners_and_a_killed_stream_actor_are_no_loss(tmp_path: Path) -
     folder = folder_with(tmp_path, LONG)
     with running(folder, "sweep.yaml") as process:
         killed = []
-        for wanted in (6, 24):  # batches of 60: twice, each time in the middle
-            attempt = wait_for(lambda wanted=wanted: reached(folder, "long", wanted), process)
+        for batches in (6, 24):  # batches of 60: twice, each time in the middle
+            attempt = wait_for(lambda batches=batches: reached(folder, "long", batches), process)
             pid = int(attempt.read_text().split()[1])
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
-            if wanted == 6:
+            if batches == 6:
                 wait_for(lambda: reached(folder, "long", 12), process)
                 kill_one(process.pid, "ray::StreamActor")
         out, errors = process.communicate(timeout=PATIENCE_S)
@@ -60,28 +60,28 @@ def test_killed_learners_and_a_killed_stream_actor_are_no_loss(tmp_path: Path) -
 
 
 def kill_one(pid: int, what: str) -> None:
-    (found,) = (member for member, words in family(pid).items() if what in words)
-    os.kill(found, signal.SIGKILL)
+    (member,) = (member for member, words in family(pid).items() if what in words)
+    os.kill(member, signal.SIGKILL)
 
 
 def assert_only_ours(out: str) -> None:
-    """Standard output holds the table and what follows it, and nothing of Ray's."""
+    """Standard output holds the table and the lines after it, and nothing of Ray's."""
     assert out.startswith("learner "), out
     assert not [line for line in out.splitlines() if line.startswith((" ", "\x1b", "(", "["))], out
 
 
-def left_of(ours: dict[int, str]) -> list[str]:
-    """Those processes that are still there."""
+def survivors(ours: dict[int, str]) -> list[str]:
+    """The command lines of the processes that still run."""
     return [words for pid, words in ours.items() if command_line(pid) == words]
 
 
 def lose(what: str, folder: Path, process: subprocess.Popen[str]) -> None:
-    """A part of Ray is killed: calls into Ray do not come back then, or wait for ever for a machine to run an actor on."""
+    """Kill a part of Ray: then calls into Ray do not return, or wait forever for a machine for an actor."""
     ours = family(process.pid)
     kill_one(process.pid, what)
     rays = {pid: words for pid, words in ours.items() if pid != process.pid and "watcher.py" not in words}
-    # Noticed, and the rest of it ended: by the command, before Ray would give up after a minute.
-    wait_for(lambda: None if left_of(rays) else True, None, timeout=45)
+    # The command notices it and ends the rest, before Ray would give up after a minute.
+    wait_for(lambda: None if survivors(rays) else True, None, timeout=45)
     out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
@@ -91,22 +91,22 @@ def lose(what: str, folder: Path, process: subprocess.Popen[str]) -> None:
         "is gone (" in last and last.endswith("): resume with: python -m orchestrator.sweep --resume long")
     )
     assert set(statuses(folder)) == {"KILLED"}
-    assert not left_of(ours)
+    assert not survivors(ours)
 
 
 def signal_once(number: int, folder: Path, process: subprocess.Popen[str]) -> None:
-    """The chunk in flight is kept."""
+    """Send one signal: the chunk in flight is kept."""
     ours = family(process.pid)
     process.send_signal(number)
     out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "interrupted: resume with: python -m orchestrator.sweep --resume long" in out
     assert set(statuses(folder)) == {"KILLED"}
-    assert not left_of(ours)
+    assert not survivors(ours)
 
 
 def signal_twice(folder: Path, process: subprocess.Popen[str]) -> None:
-    """All stops at once."""
+    """Send two signals: everything stops immediately."""
     process.send_signal(signal.SIGINT)
     time.sleep(0.02)
     process.send_signal(signal.SIGINT)
@@ -118,20 +118,20 @@ def signal_twice(folder: Path, process: subprocess.Popen[str]) -> None:
 
 
 def interrupted(folder: Path, batches: int, by: Callable[[Path, subprocess.Popen[str]], None]) -> int:
-    """Go on with the sweep, and cut it off after so many batches. Returns those that it has then."""
-    words = ["--resume", "long"] if (folder / "results").exists() else ["sweep.yaml"]
-    with running(folder, *words) as process:
+    """Resume the sweep, and interrupt it after n batches; return the number of batches that it then has."""
+    arguments = ["--resume", "long"] if (folder / "results").exists() else ["sweep.yaml"]
+    with running(folder, *arguments) as process:
         wait_for(lambda: reached(folder, "long", batches), process)
         by(folder, process)
     (trial,) = trials(folder, "long")
-    half = trial_files.newest(trial)
-    assert half is not None and not half.finished
-    assert half.batches >= batches
-    return half.batches
+    newest = trial_files.newest(trial)
+    assert newest is not None and not newest.finished
+    assert newest.batches >= batches
+    return newest.batches
 
 
 def hang_up(folder: Path, process: subprocess.Popen[str]) -> None:
-    """The terminal is gone: all that came from the command hear of it, and the chunk in flight is kept."""
+    """Close the terminal: all processes of the command receive SIGHUP, and the chunk in flight is kept."""
     ours = family(process.pid)
     os.killpg(process.pid, signal.SIGHUP)
     out, errors = process.communicate(timeout=PATIENCE_S)
@@ -139,14 +139,14 @@ def hang_up(folder: Path, process: subprocess.Popen[str]) -> None:
     assert "stopping: the chunks in flight are finished and kept" in errors
     assert "interrupted: resume with: python -m orchestrator.sweep --resume long" in out
     assert set(statuses(folder)) == {"KILLED"}
-    assert not left_of(ours)
+    assert not survivors(ours)
 
 
 GCS, RAYLET = "/gcs/gcs_server ", "/raylet/raylet "
 
 
-def test_cut_off_in_four_ways_it_goes_on_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
-    """One after the other: without Ray's control service, with one signal, with two, and with its driver killed."""
+def test_interrupted_in_four_ways_a_sweep_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    """In order: Ray's control service is killed, one signal, two signals, the driver is killed."""
     folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 240"))
     batches = interrupted(folder, 6, partial(lose, GCS))
     batches = interrupted(folder, batches + 4, partial(signal_once, signal.SIGINT))
@@ -159,8 +159,8 @@ def test_cut_off_in_four_ways_it_goes_on_and_ends_as_if_nothing_had_been(tmp_pat
         process.wait()
         killed_at = time.monotonic()
         assert "RUNNING" in statuses(folder)
-        with running(folder, "--resume", "long") as again:  # at once: what still writes is fenced off
-            wait_for(lambda: None if left_of(ours) else True, None, timeout=60)
+        with running(folder, "--resume", "long") as again:  # immediately: late writes are fenced off
+            wait_for(lambda: None if survivors(ours) else True, None, timeout=60)
             assert time.monotonic() - killed_at < 60
             _, errors = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, errors
@@ -173,7 +173,7 @@ def test_cut_off_in_four_ways_it_goes_on_and_ends_as_if_nothing_had_been(tmp_pat
     [partial(lose, RAYLET), partial(signal_once, signal.SIGTERM), hang_up],
     ids=["without the raylet", "SIGTERM", "SIGHUP"],
 )
-def test_cut_off_in_another_way(tmp_path: Path, by: Callable[[Path, subprocess.Popen[str]], None]) -> None:
+def test_interrupted_in_another_way(tmp_path: Path, by: Callable[[Path, subprocess.Popen[str]], None]) -> None:
     folder = folder_with(tmp_path, LONG)
     interrupted(folder, 6, by)
     again = run(folder, "--resume", "long")
@@ -200,16 +200,16 @@ def test_a_sigterm_before_the_first_trial_is_an_interruption_like_any_other(tmp_
         out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    told = json.loads(out)
-    assert (told["sweep"], told["exit_code"]) == ("long", 130)
-    assert told["resume"] == "python -m orchestrator.sweep --resume long"
+    document = json.loads(out)
+    assert (document["sweep"], document["exit_code"]) == ("long", 130)
+    assert document["resume"] == "python -m orchestrator.sweep --resume long"
     assert set(statuses(folder)) == {"KILLED"}
-    assert not left_of(ours)
+    assert not survivors(ours)
 
 
 @pytest.mark.slow
 def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path) -> None:
-    """Of four trials on two slots the third goes to an actor that has ended its first. Tune would give it up."""
+    """Of four trials on two slots the third is given to an actor that has ended its first. Tune would give it up."""
     folder = folder_with(tmp_path, TINY)
     root = folder / "results" / "tiny"
 
@@ -231,14 +231,14 @@ def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path)
     assert errors.count(": its actor died, another goes on from its last chunk: ") == 1
     assert len(list(claim.parent.glob("attempt-*"))) >= 2
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
-    _, _, whole = compute(folder_with(tmp_path / "bare", TINY))
+    _, _, expected = compute(folder_with(tmp_path / "bare", TINY))
     for key, curves in curves_of(folder, "tiny").items():
-        assert_same(curves, whole.pop(key))
-    assert not whole
+        assert_same(curves, expected.pop(key))
+    assert not expected
 
 
-def test_a_failure_budget_stops_the_sweep_and_it_can_go_on(tmp_path: Path) -> None:
-    """Files in the place of two trials' folders: they fail, and the third is not begun."""
+def test_max_failures_stops_the_sweep_which_can_be_resumed(tmp_path: Path) -> None:
+    """Files instead of two trials' folders: these trials fail, and the third is not started."""
     folder = folder_with(tmp_path, TINY)
     sweep = load_sweep(folder / "sweep.yaml")
     plan = make_plan(sweep, open_store(sweep).hash)
@@ -246,8 +246,8 @@ def test_a_failure_budget_stops_the_sweep_and_it_can_go_on(tmp_path: Path) -> No
     root.mkdir(parents=True)
     for trial in plan.trials[:2]:
         trial.folder(root).write_text("in the way")
-    words = ("retries=0", "max_failures=0", f"resources.cpus={0.75 * (os.cpu_count() or 1)}")  # one at a time
-    done = run(folder, "sweep.yaml", *words)
+    overrides = ("retries=0", "max_failures=0", f"resources.cpus={0.75 * (os.cpu_count() or 1)}")  # one at a time
+    done = run(folder, "sweep.yaml", *overrides)
     assert done.returncode == 3, done.stderr
     assert (
         "1 trials failed, and max_failures is 0: resume with: python -m orchestrator.sweep --resume tiny" in done.stdout

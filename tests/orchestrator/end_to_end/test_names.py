@@ -1,4 +1,4 @@
-"""Names and paths that hold spaces, umlauts, quotes, `../`, emoji: used as they are. What cannot be used is refused."""
+"""Names and paths with spaces, umlauts, quotes, `../`, emoji are used unchanged; unusable ones are refused."""
 
 import shlex
 from pathlib import Path
@@ -41,7 +41,7 @@ def words_after_python(command: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("storage", ["results", PLACE, "-dash", "results #1", "12", "a: b", "~"])
-def test_the_command_that_goes_on_says_what_was_meant(name: str, storage: str) -> None:
+def test_the_command_that_resumes_has_the_same_name_and_storage(name: str, storage: str) -> None:
     """Through the shell, the command line and YAML."""
     of = check_sweep(SWEEP | {"name": name, "storage": storage})
     arguments = read(words_after_python(resume_command(of)))
@@ -63,7 +63,7 @@ def test_the_command_that_goes_on_says_what_was_meant(name: str, storage: str) -
         ("learners[0].name", {"learners": [{"name": "on\x1bline"}]}),
     ],
 )
-def test_what_cannot_be_shown_is_refused_in_one_line(key: str, change: dict[str, object]) -> None:
+def test_an_unprintable_name_is_refused_in_one_line(key: str, change: dict[str, object]) -> None:
     with pytest.raises(ConfigError) as caught:
         check_sweep(SWEEP | {"name": "x"} | change, "x.yaml")
     (line,) = caught.value.faults
@@ -73,7 +73,7 @@ def test_what_cannot_be_shown_is_refused_in_one_line(key: str, change: dict[str,
 
 @pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
 def test_a_sweep_of_any_name_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The folder where it is run, storage, experiment, store and report: computed, tracked, reported, resumed."""
+    """Working folder, storage, experiment, store and report: computed, tracked, reported, resumed."""
     folder = folder_with(tmp_path / PLACE, "")
     monkeypatch.chdir(folder)
     words = ["tasks=3", "train=50", "validation=12", "test=12", "--seeds", "1", "--out", f"{PLACE} store"]
@@ -112,8 +112,8 @@ def test_a_sweep_of_any_name_anywhere(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_the_whole_command_in_a_folder_of_such_a_name(tmp_path: Path) -> None:
-    """With a real Ray: Tune, too, is given these paths."""
+def test_the_complete_command_in_a_folder_of_such_a_name(tmp_path: Path) -> None:
+    """With a real Ray: Tune receives these paths, too."""
     folder = folder_with(tmp_path / PLACE, TINY)
     document = yaml.safe_load(TINY) | {
         "name": NAMES[0],

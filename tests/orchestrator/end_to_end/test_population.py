@@ -74,10 +74,10 @@ def by_hand(folder: Path) -> tuple[dict[str, protocol.OnlineProtocol], list[dict
     (population,) = make_plan(sweep, store.hash).populations
     values = {member.key: population.values(member) for member in population.members}
 
-    def made(key: str) -> protocol.OnlineProtocol:
+    def assemble(key: str) -> protocol.OnlineProtocol:
         return protocol.assemble(store, "foml", {"K": 3, **values[key]}, [0, 1])
 
-    runs = {key: made(key) for key in values}
+    runs = {key: assemble(key) for key in values}
     generations = []
     for number, stop in enumerate((GENERATION, 2 * GENERATION, TOTAL)):
         for each in runs.values():
@@ -96,7 +96,7 @@ def by_hand(folder: Path) -> tuple[dict[str, protocol.OnlineProtocol], list[dict
         states = {key: stored(each.state_dict()) for key, each in runs.items()}
         for copy in copies:
             values[copy.member] = copy.after
-            other, state = made(copy.member), states[copy.parent]
+            other, state = assemble(copy.member), states[copy.parent]
             learner = state["learner"] | {"window": []}
             other.load_state_dict(state | {"learner": learner}, runs[copy.member].curves)
             runs[copy.member] = other
@@ -139,36 +139,38 @@ def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pyt
     assert done.returncode == 0, done.stderr
     generations = assert_as_by_hand(folder)
     copies = [copy for generation in generations for copy in generation["copies"]]
-    assert copies  # or the test would prove nothing
-    # MLflow: every member's values by batch, the schedule with the sweep's run, and the values at first as parameters.
+    assert copies  # else the test would prove nothing
+    # MLflow: every member's values by batch, the lineages with the sweep's run, and the initial values as parameters.
     frame = load_curves("population", uri(folder))
     sweep = find_sweep("population", uri(folder))
     for copy, at in [(copy, generation["at"]) for generation in generations for copy in generation["copies"]]:
         of = next(of for of in sweep.configurations if copy["member"].startswith(of.hash))
         for name, value in copy["after"].items():
-            there = frame[(frame.configuration == of.hash) & (frame.metric == f"hyper/{name}") & (frame.step == at)]
-            assert there.value.tolist() == [value, value]
-        there = frame[(frame.configuration == of.hash) & (frame.metric == "hyper/copied_from")]
-        assert at in there.step.tolist()
+            rows = frame[(frame.configuration == of.hash) & (frame.metric == f"hyper/{name}") & (frame.step == at)]
+            assert rows.value.tolist() == [value, value]
+        rows = frame[(frame.configuration == of.hash) & (frame.metric == "hyper/copied_from")]
+        assert at in rows.step.tolist()
         assert "beta1" not in of.parameters
         if at == GENERATION:
             assert of.parameters["beta1_at_first"] == copy["before"]["beta1"]
     (path,) = folder.glob("results/population/population-*.json")
-    kept = Path(sweep.client.download_artifacts(sweep.run_id, path.name, str(tmp_path)))
-    assert kept.read_text() == path.read_text()
+    copy_in_mlflow = Path(sweep.client.download_artifacts(sweep.run_id, path.name, str(tmp_path)))
+    assert copy_in_mlflow.read_text() == path.read_text()
     assert "Traceback" not in done.stderr
     with pytest.raises(OrchestratorError, match="is a member of a population"):
         rerun.rerun(sweep.configurations[0].run_id, uri(folder))
-    # The report draws the schedule.
-    drawn = schedule("population", [], frame, read(sweep))
-    assert drawn is not None and [panel.title for panel in drawn.panels] == ["alpha1", "beta1", "beta2"]
-    for panel in drawn.panels:
+    # The report draws the lineages.
+    chart = schedule("population", [], frame, read(sweep))
+    assert chart is not None and [panel.title for panel in chart.panels] == ["alpha1", "beta1", "beta2"]
+    for panel in chart.panels:
         lines = [series for series in panel.series if series.kind == "line"]
         assert [line.x[-1] for line in lines] == [TOTAL] * 3
         for line, of in zip(lines, sorted(sweep.configurations, key=lambda of: of.label), strict=True):
-            own = frame[(frame.configuration == of.hash) & (frame.metric == f"hyper/{panel.title}") & (frame.seed == 0)]
-            assert own.step.tolist() == [0, GENERATION, 2 * GENERATION]
-            assert [line.y[np.flatnonzero(line.x <= at)[-1]] for at in own.step] == own.value.tolist()
+            values = frame[
+                (frame.configuration == of.hash) & (frame.metric == f"hyper/{panel.title}") & (frame.seed == 0)
+            ]
+            assert values.step.tolist() == [0, GENERATION, 2 * GENERATION]
+            assert [line.y[np.flatnonzero(line.x <= at)[-1]] for at in values.step] == values.value.tolist()
         marks = [(mark.x[0], mark.y[0]) for mark in panel.series if mark.kind == "points"]
         assert sorted(marks) == sorted(
             (generation["at"], copy["after"][panel.title])
@@ -177,8 +179,8 @@ def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pyt
         )
     report = folder / "results/population/report"
     assert (report / "schedule.png").stat().st_size > 10_000 and (report / "schedule.svg").exists()
-    whole = path.read_text()
-    path.write_text(whole[:300])
+    text = path.read_text()
+    path.write_text(text[:300])
     again = run_here(folder, "--resume", "population")
     assert again.returncode == 0
     damaged, last = again.stderr.splitlines()
@@ -188,7 +190,7 @@ def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pyt
     )
     assert last == "population: 3 trials, 3 of them ended before"
     assert again.stdout == done.stdout
-    assert path.read_text() == whole
+    assert path.read_text() == text
 
 
 @pytest.mark.slow
@@ -219,14 +221,14 @@ def test_a_killed_member_resumes_in_its_generation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_population_that_was_cut_off_goes_on_to_the_same_end(tmp_path: Path, number: int) -> None:
+def test_a_population_that_was_interrupted_resumes_to_the_same_end(tmp_path: Path, number: int) -> None:
     """The command is killed, or interrupted, in the second and in the third generation."""
     folder = folder_with(tmp_path, POPULATION)
     root = folder / "results" / "population"
     for reached in (GENERATION + 4, 2 * GENERATION + 4):
         with running(folder, *(["--resume", "population"] if (root / "sweep.json").exists() else ["sweep.yaml"])) as it:
-            there = lambda reached=reached: any(root.glob(f"*/chunk-{reached:08d}-*.pt")) or None  # noqa: E731
-            wait_for(there, it)
+            stored_chunk = lambda reached=reached: any(root.glob(f"*/chunk-{reached:08d}-*.pt")) or None  # noqa: E731
+            wait_for(stored_chunk, it)
             it.send_signal(number)
             it.communicate(timeout=120)
             assert it.returncode == (130 if number == signal.SIGINT else -9)

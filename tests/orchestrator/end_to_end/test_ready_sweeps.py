@@ -1,4 +1,4 @@
-"""Each sweep in tune_configs/, made small, from its first batch to its report."""
+"""Each sweep in tune_configs/, reduced, from its first batch to its report."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ FOLDER = default_file().parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 POPULATIONS = [name for name in NAMES if name.startswith("pbt")]
 MARKS = dict.fromkeys(("rainbow_mnist", "online_cifar100", "online_celeba"), pytest.mark.slow)
-"""Of as many learners as they have, 20 s each."""
+"""Sweeps of many learners, 20 s for each learner."""
 SMALL = {
     "stream": {"name": "rainbow_digits", "tasks": 2, "train": 30, "validation": 10, "test": 10},
     "seeds": 2,
@@ -29,7 +29,7 @@ def ready(name: str) -> dict[str, Any]:
 
 
 def small(name: str, folder: Path, **search: Any) -> None:
-    """The sweep's learners on a few digits, into the folder."""
+    """Write the sweep's learners on a few digits into the folder."""
     document = ready(name) | SMALL
     if "search" in document:
         document["search"] = document["search"] | {"samples": 3} | search
@@ -38,8 +38,8 @@ def small(name: str, folder: Path, **search: Any) -> None:
 
 def reported(folder: Path, name: str) -> pd.DataFrame:
     report = folder / "results" / ready(name)["name"] / "report"
-    there = {path.name for path in report.iterdir()}
-    assert {"report.html", "summary.tex", "learning_curves.png", "learning_curves.svg", "curves.parquet"} <= there
+    files = {path.name for path in report.iterdir()}
+    assert {"report.html", "summary.tex", "learning_curves.png", "learning_curves.svg", "curves.parquet"} <= files
     return pd.read_csv(report / "summary.csv")
 
 
@@ -52,7 +52,7 @@ def test_all_are_known() -> None:
     "name", [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES if name not in POPULATIONS]
 )
 def test_a_ready_sweep(name: str, tmp_path: Path) -> None:
-    """Its trials by the bare protocol; the command finds them finished, and does all the rest."""
+    """The bare protocol computes its trials; the command finds them finished, and does the rest."""
     small(name, tmp_path)
     _, trials, _ = compute(tmp_path)
     done = run_here(tmp_path, "sweep.yaml", f"tracking.uri={uri(tmp_path)}")
@@ -66,7 +66,7 @@ def test_a_ready_sweep(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_a_ready_population(name: str, tmp_path: Path) -> None:
-    """With Ray: members copy one another; beside them the same learner with values that stay."""
+    """With Ray: members copy one another; beside them the same learner with constant values."""
     small(name, tmp_path, scheduler={"name": "pbt", "interval": 20})
     done = run(tmp_path, "sweep.yaml", f"tracking.uri={uri(tmp_path)}")
     assert done.returncode == 0, done.stderr

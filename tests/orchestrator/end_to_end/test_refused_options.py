@@ -1,4 +1,4 @@
-"""A learner that refuses its options while it is built: its trial fails at once, in one line, and the others run."""
+"""A learner that refuses its options during construction: its trial fails immediately, in one line, and the others run."""
 
 from pathlib import Path
 
