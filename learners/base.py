@@ -90,10 +90,11 @@ class StreamFacts:
 
 
 class Learner(Stateful, ABC):
-    """R replicates of one method, trained simultaneously. Replicates are independent of each other.
+    """R replicates of one method, trained simultaneously.
 
-    For every batch of the stream the platform calls `predict`, then `update`. If `needs_boundaries` is True it also
-    calls `begin_task` before the first batch of a task and `end_task` after the held-out evaluation of the task.
+    Replicates are independent of each other. For every batch of the stream the platform calls `predict`, then `update`.
+    If `needs_boundaries` is True it also calls `begin_task` before the first batch of a task and `end_task` after the
+    held-out evaluation of the task.
     """
 
     needs_boundaries: ClassVar[bool] = False

@@ -10,7 +10,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """N datapoints per replicate. A batch holds no task id.
+    """N datapoints per replicate.
+
+    A batch holds no task id.
 
     Attributes:
         x: images in 0…1, float [R, N, C, H, W] (pairs: [R, N, 2, C, H, W]), on the learner's device.

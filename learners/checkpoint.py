@@ -19,7 +19,10 @@ FORMAT = 1
 
 
 def save(path: Path, name: str, learner: Learner, network: str, image_shape: Sequence[int]) -> None:
-    """Write the learner, its options and its network's description. On an error, a file at `path` stays as it was."""
+    """Write the learner, its options and its network's description.
+
+    On an error, a file at `path` stays as it was.
+    """
     setting = learner.setting
     content = {
         "format": FORMAT,
@@ -92,7 +95,9 @@ class SavedLearner:
 
 
 def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
-    """The saved learner, ready to predict. It has no images, so it cannot be trained.
+    """The saved learner, ready to predict.
+
+    It has no images, so it cannot be trained.
 
     `predict` takes images [R, B, C, H, W] (pairs: [R, B, 2, C, H, W]) in 0…1, where replicate r has the seed
     `learner.setting.seeds[r]`.

@@ -1,4 +1,7 @@
-"""Plain online learning: FOML without theta. Not in the paper; the baseline that FOML must beat."""
+"""Plain online learning: FOML without theta.
+
+Not in the paper; the baseline that FOML must beat.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

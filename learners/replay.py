@@ -1,4 +1,7 @@
-"""Plain experience replay: one step on the new batch and equally many old datapoints. A baseline for FOML."""
+"""Plain experience replay: one step on the new batch and equally many old datapoints.
+
+A baseline for FOML.
+"""
 
 from __future__ import annotations
 

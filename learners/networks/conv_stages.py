@@ -172,7 +172,10 @@ class FirstStageMemory:
 
 
 class ConvStage:
-    """A stage in the middle, its convolution in Winograd's components. Reads x, writes the gradient by it."""
+    """A stage in the middle, its convolution in Winograd's components.
+
+    Reads x, writes the gradient by it.
+    """
 
     def __init__(
         self, x: Tensor, by_x: Tensor, parameters: ConvolutionViews, gradient: ConvolutionViews, scratch: ScratchMemory

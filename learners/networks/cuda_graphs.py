@@ -52,7 +52,10 @@ class Recording(Generic[Result]):
 
 
 class Slot:
-    """One pass and its Hessian-vector product, recorded. `make`: of phi, statistics, x and labels."""
+    """One pass and its Hessian-vector product, recorded.
+
+    `make`: of phi, statistics, x and labels.
+    """
 
     def __init__(self, make: Callable[..., TrainingPass], inputs: Sequence[Tensor], twice: bool) -> None:
         self.first = Recording(make, inputs)

@@ -56,7 +56,10 @@ def online_step(
     beta1: float,
     twice: bool,
 ) -> OnlineStep:
-    """g = ∇L(φ; D_j) + 2 β₁ (φ − θ);  φ ← Opt₁(φ, g).  `twice`: the pass supports Hessian-vector products."""
+    """g = ∇L(φ; D_j) + 2 β₁ (φ − θ); φ ← Opt₁(φ, g).
+
+    `twice`: the pass supports Hessian-vector products.
+    """
     training_pass = network.training_pass(phi, statistics, batch.x, cross_entropy(batch.y), twice=twice)
     gradient = torch.add(training_pass.gradient, phi - theta, alpha=2 * beta1)
     new_phi, after = optimizer.step(phi, gradient, before)
@@ -154,7 +157,10 @@ def shifted_objective(
     beta2: float,
     first_order: bool = False,
 ) -> Tensor:
-    """J(δ) [R] for δ [R, P]; its derivative at δ = 0 is the meta-gradient. Tests take finite differences of it."""
+    """J(δ) [R] for δ [R, P]; its derivative at δ = 0 is the meta-gradient.
+
+    Tests take finite differences of it.
+    """
     phi, moments = window[0].phi, window[0].before
     penalty = (theta + delta - phi).square().sum(1)
     for depth, step in enumerate(window):
