@@ -1,8 +1,8 @@
-"""What the report draws, as numbers: `figures` puts it on paper, `page` on a screen.
+"""The report's charts as numbers, which `figures` prints and `html_page` shows on a screen.
 
-Configurations keep their colour from chart to chart: a series' `style` is the place of its configuration among those in
-front. Of many configurations, the best of each learner is in front and the others are grey; where some of them are
-drawn apart (an ablation), all get colours for that panel alone, which then needs a legend.
+A configuration has the same colour in all charts: a series' `style` is the rank of its configuration among those in
+colour. Of many configurations, only the best of each learner has a colour and the others are grey; where some grey ones
+are compared (an ablation), all have colours in that panel only, which then needs a legend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pandas as pd
 from scipy import stats
 
 from orchestrator.protocol import metrics
-from orchestrator.report.comparison import Row
+from orchestrator.report.comparison import ComparisonRow
 from orchestrator.tracking.names import INITIAL
 from orchestrator.tracking.points import ADAPTATION, BY_TASK, REGRET, TRANSFER
 from orchestrator.tracking.reader import SweepRuns
@@ -26,15 +26,25 @@ ALL_IN_COLOUR = 8
 _FIRST = ("K", "alpha1", "beta1", "beta2")
 _BLACK = 4
 _GRID = 6
-"""Values of an option up to which their means are joined by a line: more were drawn at random."""
+"""The most values of an option whose means are joined by a line; more are random samples."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """``x``, ``y`` [n], and the ends of the intervals, NaN where there is none. ``label``: "" keeps it out of the
-    legend. ``style``: a colour's number, None for grey. ``owner``: the place of its configuration in the table, None if
-    it is of several. ``marked``: whether a line has markers, to be told from others without its colour. ``hint``: what
-    the page says of a point, the label if empty."""
+    """A line or points of a panel.
+
+    Attributes:
+        label: In the legend, which leaves out an empty label.
+        x: [n].
+        y: [n].
+        low: Lower ends of the intervals [n], NaN without an interval.
+        high: Upper ends [n].
+        style: The number of a colour, line style and marker; None for grey.
+        owner: The row of its configuration in the table; None for a series of several configurations.
+        kind: Line, points, or both.
+        marked: Whether a line has markers, which distinguish it without its colour.
+        hint: The text that the page shows at a point; the label if empty.
+    """
 
     label: str
     x: np.ndarray
@@ -50,8 +60,19 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes. ``ticks``: (x, text) where x are no numbers but places. ``from_zero``: whether y begins there.
-    ``log_y``: all y are positive. ``own_colours``: its styles are not those of other panels."""
+    """A pair of axes.
+
+    Attributes:
+        title: Above the axes.
+        x_label: Of the x axis.
+        y_label: Of the y axis.
+        series: What is drawn.
+        log_x: Whether the x axis is logarithmic.
+        ticks: (x, text) of the x axis; empty for the default ones.
+        from_zero: Whether the y axis starts at zero.
+        log_y: Whether the y axis is logarithmic; all y are positive.
+        own_colours: Whether its styles differ from those of the other panels.
+    """
 
     title: str
     x_label: str
@@ -65,10 +86,10 @@ class Panel:
 
     @property
     def y_limits(self) -> tuple[float, float] | None:
-        """From the means: of two seeds, the bands of lines are 13 standard errors wide, and would leave nothing to see.
+        """The limits of y, None for an empty panel.
 
-        Points show their intervals whole, as far as an error goes: without them a difference of nothing fills the
-        panel. None if there is nothing.
+        Lines: from the means alone, as the band of two seeds is 13 standard errors wide and would flatten the curves.
+        Points: with the intervals, cut at 0 and 1, as a negligible difference would fill the panel otherwise.
         """
         y = np.concatenate([np.empty(0), *(series.y[np.isfinite(series.y)] for series in self.series)])
         if not len(y):
@@ -79,16 +100,23 @@ class Panel:
         if self.from_zero:
             return 0.0, max(0.02, min(1.02, 1.12 * high))
         ends = [end[np.isfinite(end)] for one in self.series if one.kind != "line" for end in (one.low, one.high)]
-        if len(reach := np.concatenate([np.empty(0), *ends])):
-            low = min(low, max(float(reach.min()), 0.0))
-            high = max(high, min(float(reach.max()), 1.0))
-        room = max(0.02, (0.05 if len(reach) else 0.5) * (high - low))
-        return low - room, high + room
+        if len(limits := np.concatenate([np.empty(0), *ends])):
+            low = min(low, max(float(limits.min()), 0.0))
+            high = max(high, min(float(limits.max()), 1.0))
+        margin = max(0.02, (0.05 if len(limits) else 0.5) * (high - low))
+        return low - margin, high + margin
 
 
 @dataclass(frozen=True)
 class Chart:
-    """``name``: of its files. ``empty``: what stands in a panel that has nothing yet."""
+    """Panels side by side.
+
+    Attributes:
+        name: Of its files.
+        title: Above the panels.
+        panels: From left to right.
+        empty: The text in a panel without data.
+    """
 
     name: str
     title: str
@@ -96,38 +124,42 @@ class Chart:
     empty: str = "nothing yet"
 
 
-def all_charts(sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame) -> list[Chart]:
-    """Learning curves always, and every other chart that there is something for."""
-    drawn = _Configurations(sweep, rows, curves)
+def all_charts(sweep: SweepRuns, rows: Sequence[ComparisonRow], curves: pd.DataFrame) -> list[Chart]:
+    """The learning curves, and every other chart for which there is data."""
+    configurations = _Configurations(sweep, rows, curves)
     charts: list[Chart | None] = [
-        drawn.learning_curves(),
-        drawn.adaptation(),
-        drawn.ablation("K", "How far the meta-gradient looks back"),
-        drawn.ablation("meta_updates", "With and without meta-updates"),
-        drawn.transfer(),
-        drawn.cost(),
-        drawn.effects(),
+        configurations.learning_curves(),
+        configurations.adaptation(),
+        configurations.ablation("K", "How far the meta-gradient looks back"),
+        configurations.ablation("meta_updates", "With and without meta-updates"),
+        configurations.transfer(),
+        configurations.cost(),
+        configurations.effects(),
     ]
     return [chart for chart in charts if chart is not None]
 
 
 class _Configurations:
-    """The rows of a table, ready to be drawn."""
+    """The rows of a table with their colours, labels and curves."""
 
-    def __init__(self, sweep: SweepRuns, rows: Sequence[Row], curves: pd.DataFrame) -> None:
+    def __init__(self, sweep: SweepRuns, rows: Sequence[ComparisonRow], curves: pd.DataFrame) -> None:
         self._name, self._rows = sweep.name, rows
         self._objective = sweep.objective.replace("_", " ")
-        drawn = curves[curves.metric.isin([*BY_TASK, ADAPTATION, TRANSFER, REGRET])]
-        self._curves = dict(tuple(drawn.groupby(["configuration", "metric"])))
-        best_of = {row.of.learner: row.of.hash for row in reversed(rows)}
-        few = len(rows) <= ALL_IN_COLOUR
-        front = [index for index, row in enumerate(rows) if few or best_of[row.of.learner] == row.of.hash]
-        self._style = {index: style for style, index in enumerate(front)}
-        alike = len({row.of.planned for row in rows}) <= 1
+        relevant = curves[curves.metric.isin([*BY_TASK, ADAPTATION, TRANSFER, REGRET])]
+        self._curves = dict(tuple(relevant.groupby(["configuration", "metric"])))
+        best_of = {row.configuration.learner: row.configuration.hash for row in reversed(rows)}
+        all_in_colour = len(rows) <= ALL_IN_COLOUR
+        in_colour = [
+            index
+            for index, row in enumerate(rows)
+            if all_in_colour or best_of[row.configuration.learner] == row.configuration.hash
+        ]
+        self._style = {index: style for style, index in enumerate(in_colour)}
+        same_seeds = len({row.configuration.planned for row in rows}) <= 1
         self._labels = [
-            row.of.label
-            + ("" if alike else f", n={len(row.of.planned)}")
-            + (f" ({row.notes})" if row.lost or row.of.removed else "")
+            row.configuration.label
+            + ("" if same_seeds else f", n={len(row.configuration.planned)}")
+            + (f" ({row.notes})" if row.excluded or row.configuration.removed else "")
             for row in rows
         ]
 
@@ -135,35 +167,35 @@ class _Configurations:
         """The paper's Figure 3."""
         panels = (
             self._by_task("cumulative_error", "Cumulative error"),
-            self._by_task("validation_error", "Error on the task just learned"),
+            self._by_task("validation_error", "Error on the last task learned"),
         )
-        return Chart("learning_curves", self._title(""), panels, "no task is over yet")
+        return Chart("learning_curves", self._title(""), panels, "no task is finished yet")
 
     def adaptation(self) -> Chart | None:
-        """Online error by position within a task."""
-        x_label = "points of the task learned before"
+        """The online error by position within a task."""
+        x_label = "datapoints of the task learned before"
         series = self._series(range(len(self._rows)), lambda row: self._curve(row, ADAPTATION))
         panel = Panel("Adaptation within a task, mean over tasks", x_label, "share misclassified", series)
         return Chart("adaptation", self._title("adaptation; "), (panel,)) if series else None
 
     def ablation(self, option: str, what: str) -> Chart | None:
-        """The paper's Figure 4: configurations that differ in this option and in nothing else."""
+        """The paper's Figure 4: configurations that differ in this option only."""
         group = self._differing_in(option)
         if len(group) < 2:
             return None
         panels = (
             self._by_task("cumulative_error", "Cumulative error", group),
-            self._by_task("validation_error", "Error on the task just learned", group),
-            self._effect(option, {self._rows[group[0]].of.learner: group}, joined=True),
+            self._by_task("validation_error", "Error on the last task learned", group),
+            self._effect(option, {self._rows[group[0]].configuration.learner: group}, joined=True),
         )
         return Chart(f"ablation_{option}", self._title(f"{what}; "), panels)
 
     def transfer(self) -> Chart | None:
-        """What a task gains from those before it, and what learning online loses against hindsight."""
+        """Forward transfer, and the regret of online learning against hindsight."""
         panels = []
         for metric, title, y_label in (
-            (TRANSFER, "Forward transfer, before a task is learned", "a fresh network's error − own"),
-            (REGRET, "Regret against hindsight", "sum of losses above the reference's"),
+            (TRANSFER, "Forward transfer, before a task is learned", "a fresh network's error − the learner's"),
+            (REGRET, "Regret against hindsight", "sum of losses − the reference's"),
         ):
             series = self._series(range(len(self._rows)), partial(self._curve, metric=metric))
             if series:
@@ -171,7 +203,7 @@ class _Configurations:
         return Chart("transfer", self._title("transfer and regret; "), tuple(panels)) if panels else None
 
     def cost(self) -> Chart | None:
-        """What the objective costs."""
+        """The objective against its cost."""
         panels = tuple(
             Panel(title, label, self._objective, self._costs(metric), log_x=True)
             for metric, title, label in (
@@ -179,71 +211,75 @@ class _Configurations:
                 ("seconds", "Against time", "seconds in a learner actor"),
             )
         )
-        there = any(panel.series for panel in panels)
-        return Chart("cost", self._title("error against cost; "), panels) if there else None
+        if not any(panel.series for panel in panels):
+            return None
+        return Chart("cost", self._title("error against cost; "), panels)
 
     def effects(self) -> Chart | None:
         """One panel for each option that varies within a learner."""
         options: dict[str, dict[str, list[int]]] = {}
-        for learner in dict.fromkeys(row.of.learner for row in self._rows):
-            group = [index for index, row in enumerate(self._rows) if row.of.learner == learner and row.objective.n]
+        for learner in dict.fromkeys(row.configuration.learner for row in self._rows):
+            group = [
+                index
+                for index, row in enumerate(self._rows)
+                if row.configuration.learner == learner and row.objective.n
+            ]
             for option in self._varying(group):
                 options.setdefault(option, {})[learner] = group
         order = sorted(
             options, key=lambda option: (option not in _FIRST, _FIRST.index(option) if option in _FIRST else 0)
         )
         panels = tuple(self._effect(option, options[option]) for option in order)
-        return Chart("effects", f"{self._name}: what each option does", panels) if panels else None
+        return Chart("effects", f"{self._name}: effect of each option", panels) if panels else None
 
     def _title(self, what: str) -> str:
-        counts = {len(row.of.planned) for row in self._rows}
+        counts = {len(row.configuration.planned) for row in self._rows}
         if counts == {1}:
-            over = "one seed each"
+            seeds = "one seed each"
         else:
-            over = f"mean and 95 % interval over {f'{counts.pop()} seeds' if len(counts) == 1 else 'seeds'}"
+            seeds = f"mean and 95 % interval over {f'{counts.pop()} seeds' if len(counts) == 1 else 'seeds'}"
         many = len(self._rows) > ALL_IN_COLOUR and len(self._style) < len(self._rows)
         hidden = f"; {len(self._rows)} configurations, the best of each learner in colour" if many else ""
-        return f"{self._name}: {what}{over}{hidden}"
+        return f"{self._name}: {what}{seeds}{hidden}"
 
     def _by_task(self, metric: str, title: str, group: Sequence[int] | None = None) -> Panel:
-        own = group is not None and any(index not in self._style for index in group)
-        of = range(len(self._rows)) if group is None else group
-        series = self._series(of, lambda row: self._curve(row, metric), own_colours=own)
-        return Panel(title, "tasks seen", "share misclassified", series, own_colours=own)
+        own_colours = group is not None and any(index not in self._style for index in group)
+        rows = range(len(self._rows)) if group is None else group
+        series = self._series(rows, lambda row: self._curve(row, metric), own_colours=own_colours)
+        return Panel(title, "tasks seen", "share misclassified", series, own_colours=own_colours)
 
     def _series(
         self,
         group: Sequence[int],
-        values: Callable[[Row], tuple[np.ndarray, ...] | None],
+        values: Callable[[ComparisonRow], tuple[np.ndarray, ...] | None],
         kind: Literal["line", "points"] = "line",
         own_colours: bool = False,
     ) -> tuple[Series, ...]:
-        out = []
+        series = []
         for place, index in enumerate(group):
-            made = values(self._rows[index])
-            if made is not None:
+            arrays = values(self._rows[index])
+            if arrays is not None:
                 style = place if own_colours else self._style.get(index)
-                x, mean, low, high = made
-                out.append(Series(self._labels[index], x, mean, low, high, style, index, kind))
-        return tuple(out)
+                x, mean, low, high = arrays
+                series.append(Series(self._labels[index], x, mean, low, high, style, index, kind))
+        return tuple(series)
 
-    def _curve(self, row: Row, metric: str) -> tuple[np.ndarray, ...] | None:
-        """x, mean, low and high. Where a seed is lost the line goes on, as its label says, without an interval: that of
-        the others would mislead."""
-        points = self._curves.get((row.of.hash, metric))
+    def _curve(self, row: ComparisonRow, metric: str) -> tuple[np.ndarray, ...] | None:
+        """x, mean, low and high; the interval is NaN where a seed is missing, as that of the others would mislead."""
+        points = self._curves.get((row.configuration.hash, metric))
         if points is None:
             return None
         table = points.pivot(index="seed", columns="step", values="value")
         by_step = table.to_numpy()
         mean, low, high = metrics.interval_curve(by_step)
-        whole = np.isfinite(by_step).all(axis=0) & (len(by_step) == len(row.of.planned))
+        complete = np.isfinite(by_step).all(axis=0) & (len(by_step) == len(row.configuration.planned))
         first = 0 if metric == ADAPTATION else 1  # tasks are counted from one
         x = table.columns.to_numpy() + first
-        return x, mean, np.where(whole, low, np.nan), np.where(whole, high, np.nan)
+        return x, mean, np.where(complete, low, np.nan), np.where(complete, high, np.nan)
 
     def _costs(self, metric: str) -> tuple[Series, ...]:
-        def values(row: Row) -> tuple[np.ndarray, ...] | None:
-            cost = row.of.metrics.get(metric)
+        def values(row: ComparisonRow) -> tuple[np.ndarray, ...] | None:
+            cost = row.configuration.metrics.get(metric)
             if cost is None or not row.objective.n or cost <= 0:
                 return None
             return np.array([cost]), *_as_arrays([row])
@@ -251,47 +287,54 @@ class _Configurations:
         return self._series(range(len(self._rows)), values, "points")
 
     def _varying(self, group: Sequence[int]) -> list[str]:
-        """Options that all of these have, with several values; what a population's members only began with is none."""
+        """The options that all of these configurations have, with at least two values.
+
+        The initial values of a population's members are left out: they change during training.
+        """
         values: dict[str, list[Any]] = {}
         for index in group:
-            for key, value in self._rows[index].of.parameters.items():
+            for key, value in self._rows[index].configuration.parameters.items():
                 values.setdefault(key, []).append(value)
         return [
             key
-            for key, there in values.items()
-            if len(there) == len(group) and any(value != there[0] for value in there) and not key.endswith(INITIAL)
+            for key, of_group in values.items()
+            if len(of_group) == len(group)
+            and any(value != of_group[0] for value in of_group)
+            and not key.endswith(INITIAL)
         ]
 
     def _differing_in(self, option: str) -> list[int]:
-        """The largest group of configurations that differ in this option only, in order of its values; of two as large,
-        the one with the better configuration."""
+        """The largest group of configurations that differ in this option only, in order of its values.
+
+        Of two groups of the same size, the one with the better configuration.
+        """
         groups: dict[str, list[int]] = {}
         for index, row in enumerate(self._rows):
-            if option in row.of.parameters:
-                others = {key: value for key, value in row.of.parameters.items() if key != option}
+            if option in row.configuration.parameters:
+                others = {key: value for key, value in row.configuration.parameters.items() if key != option}
                 groups.setdefault(repr(sorted(others.items())), []).append(index)
         largest = max(groups.values(), key=len, default=[])
-        return sorted(largest, key=lambda index: _place(self._rows[index].of.parameters[option]))
+        return sorted(largest, key=lambda index: _place(self._rows[index].configuration.parameters[option]))
 
     def _effect(self, option: str, groups: dict[str, list[int]], joined: bool = False) -> Panel:
-        """Objective against an option's value, one series a learner; the means are joined where values recur."""
-        everything = [self._rows[index].of.parameters[option] for group in groups.values() for index in group]
-        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in everything)
-        distinct = sorted({repr(value): value for value in everything}.values(), key=_place)
+        """The objective against an option's value, one series for each learner; means are joined where values recur."""
+        values = [self._rows[index].configuration.parameters[option] for group in groups.values() for index in group]
+        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        distinct = sorted({repr(value): value for value in values}.values(), key=_place)
         places = {repr(value): float(value) if numeric else float(i) for i, value in enumerate(distinct)}
         series, correlations = [], []
         for style, (learner, group) in enumerate(groups.items()):
             rows = [self._rows[index] for index in group if self._rows[index].objective.n]
-            x = np.array([places[repr(row.of.parameters[option])] for row in rows])
+            x = np.array([places[repr(row.configuration.parameters[option])] for row in rows])
             mean, low, high = _as_arrays(rows)
             label, look = ("", _BLACK) if joined else (learner, style)
             series.append(Series(label, x, mean, low, high, look, kind="both" if joined else "points"))
-            values = np.unique(x)
-            if not joined and 2 <= len(values) <= min(_GRID, len(x) - 1):
-                means = np.array([mean[x == value].mean() for value in values])
-                none = np.full(len(values), np.nan)
-                series.append(Series(f"{learner}, mean", values, means, none, none, style, marked=False))
-            if numeric and len(values) >= 5 and len(np.unique(mean)) > 1:
+            grid = np.unique(x)
+            if not joined and 2 <= len(grid) <= min(_GRID, len(x) - 1):
+                means = np.array([mean[x == value].mean() for value in grid])
+                nan = np.full(len(grid), np.nan)
+                series.append(Series(f"{learner}, mean", grid, means, nan, nan, style, marked=False))
+            if numeric and len(grid) >= 5 and len(np.unique(mean)) > 1:
                 correlations.append(f"ρ = {stats.spearmanr(x, mean).statistic:+.2f}, n = {len(x)}")
         ticks = () if numeric and len(distinct) > _GRID else tuple((places[repr(v)], _shown(v)) for v in distinct)
         log = numeric and min(places.values()) > 0 and max(places.values()) / min(places.values()) >= 10
@@ -300,7 +343,7 @@ class _Configurations:
 
 
 def _place(value: Any) -> tuple[bool, float, str]:
-    """Numbers by size, then everything else by name."""
+    """A sort key: numbers by size, then other values by name."""
     number = isinstance(value, int | float)
     return not number, float(value) if number else 0.0, str(value)
 
@@ -309,12 +352,8 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _as_arrays(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Objectives: mean, low, high."""
-    each = [row.objective for row in rows]
-    nan = float("nan")
-    return (
-        np.array([one.mean for one in each]),
-        np.array([nan if one.low is None else one.low for one in each]),
-        np.array([nan if one.high is None else one.high for one in each]),
-    )
+def _as_arrays(rows: Sequence[ComparisonRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The objectives' means and interval ends; NaN without an interval."""
+    objectives = [row.objective for row in rows]
+    low, high = (np.array([getattr(each, end) for each in objectives], dtype=float) for end in ("low", "high"))
+    return np.array([each.mean for each in objectives]), low, high

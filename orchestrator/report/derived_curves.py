@@ -1,4 +1,4 @@
-"""Curves that are not measured but follow from those that are, once a sweep is read back from MLflow."""
+"""Curves that are computed from the measured ones after a sweep is read from MLflow."""
 
 from __future__ import annotations
 
@@ -10,71 +10,72 @@ from orchestrator.tracking.points import ADAPTATION, REGRET
 from orchestrator.tracking.reader import SweepRuns, hindsight_of
 
 _NO_LOSS = ("icarl",)
-"""Learners that predict distances: their cross-entropy means little beside others'."""
+"""Learners that predict distances: their cross-entropy cannot be compared with that of others."""
 
 
 def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
-    """The curves, and `adaptation` of the seeds that have none yet: it is written at the end of a stream.
+    """The curves with `adaptation` of the seeds without one; a seed's run has it from the end of its stream on.
 
-    Where it can be known: on a sequential stream of equally long tasks, once a configuration of the sweep is complete.
-    Of a seed that is under way it is over the tasks so far; one that diverged has none.
+    This requires a sequential stream with tasks of equal length, and one complete configuration. The curve of an
+    unfinished seed is over its tasks so far; a diverged seed has none.
     """
-    has = set(curves[curves.metric == ADAPTATION].groupby(["configuration", "seed"]).groups)
-    lack = {
-        (of.hash, run.seed): of
-        for of in sweep.configurations
-        for run in of.seeds
-        if (of.hash, run.seed) not in has and run.diverged_at is None
+    present = set(curves[curves.metric == ADAPTATION].groupby(["configuration", "seed"]).groups)
+    missing = {
+        (configuration.hash, run.seed): configuration
+        for configuration in sweep.configurations
+        for run in configuration.seeds
+        if (configuration.hash, run.seed) not in present and run.diverged_at is None
     }
-    length = _task_length(sweep, curves) if lack else None
+    length = _task_length(sweep, curves) if missing else None
     if length is None:
         return curves
     frames = [curves]
     for key, online in curves[curves.metric == "online_error"].groupby(["configuration", "seed"]):
-        if key in lack:
+        if key in missing:
             online = online.sort_values("step")
             tasks = len(online) // length
             if not tasks:
                 continue
             curve = metrics.adaptation(online.value.to_numpy(), length * np.arange(1, tasks + 1) - 1)
-            made = online.iloc[: len(curve)].copy()
-            made["metric"], made["value"] = ADAPTATION, curve
-            made["step"] = np.arange(len(curve)) * int(lack[key].parameters["batch_size"])
-            frames.append(made)
+            step = np.arange(len(curve)) * int(missing[key].parameters["batch_size"])
+            frames.append(online.iloc[: len(curve)].assign(metric=ADAPTATION, value=curve, step=step))
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else curves
 
 
 def with_regret(sweep: SweepRuns, curves: pd.DataFrame, reference: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The curves, and `regret` of every seed that the reference has: the one given (columns as `hindsight.COLUMNS`), or
-    the one that `orchestrator.regret` has kept with the sweep."""
+    """The curves with `regret` of every seed that the reference contains.
+
+    Args:
+        sweep: The sweep's runs.
+        curves: The points of its curves.
+        reference: Columns as `hindsight.COLUMNS`; if None, the one that `orchestrator.regret` stored with the sweep.
+    """
     if reference is None:
         reference = hindsight_of(sweep)
     if reference is None:
         return curves
-    of_seed = {str(seed): table for seed, table in reference.sort_values("task").groupby("seed")}
-    complete = {of.hash for of in sweep.configurations if of.complete and of.learner not in _NO_LOSS}
+    by_seed = {str(seed): table for seed, table in reference.sort_values("task").groupby("seed")}
+    complete = {runs.hash for runs in sweep.configurations if runs.complete and runs.learner not in _NO_LOSS}
     losses = curves[(curves.metric == "online_loss") & curves.configuration.isin(complete)]
     frames = [curves[curves.metric != REGRET]]
     for (_, seed), online in losses.groupby(["configuration", "seed"]):
-        if str(seed) not in of_seed:
+        if str(seed) not in by_seed:
             continue
-        online, hindsight = online.sort_values("step"), of_seed[str(seed)]
+        online, hindsight = online.sort_values("step"), by_seed[str(seed)]
         last, loss = hindsight.last_batch.to_numpy(), hindsight.loss.to_numpy()
         curve = metrics.regret(online.value.to_numpy(), last, loss)
-        made = online.iloc[: len(curve)].copy()
-        made["metric"], made["value"], made["step"] = REGRET, curve, np.arange(len(curve))
-        frames.append(made)
+        frames.append(online.iloc[: len(curve)].assign(metric=REGRET, value=curve, step=np.arange(len(curve))))
     return pd.concat(frames, ignore_index=True)
 
 
 def _task_length(sweep: SweepRuns, curves: pd.DataFrame) -> int | None:
-    """Batches per task, if that is the same for all."""
+    """Batches per task if they are the same for all tasks, else None."""
     lengths = set()
-    needed = curves[curves.metric.isin(["online_error", "validation_error"])]
-    last = {key: int(steps.max()) for key, steps in needed.groupby(["configuration", "metric"]).step}
-    for of in sweep.configurations:
-        batch, task = (last.get((of.hash, metric), -1) for metric in ("online_error", "validation_error"))
-        if of.complete and of.parameters.get("stream.schedule.name") == "sequential" and task >= 0:
+    relevant = curves[curves.metric.isin(["online_error", "validation_error"])]
+    last = {key: int(steps.max()) for key, steps in relevant.groupby(["configuration", "metric"]).step}
+    for runs in sweep.configurations:
+        batch, task = (last.get((runs.hash, metric), -1) for metric in ("online_error", "validation_error"))
+        if runs.complete and runs.parameters.get("stream.schedule.name") == "sequential" and task >= 0:
             lengths.add(divmod(batch + 1, task + 1))
     if len(lengths) != 1:
         return None

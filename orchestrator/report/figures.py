@@ -1,10 +1,10 @@
-"""The report's charts on paper: to be read in print and by the colour-blind."""
+"""The report's charts as image files, readable in print and by the colour-blind."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from orchestrator.report.charts import Chart, Panel, Series
 
-# Okabe and Ito's palette without its yellow, which a white page swallows.
+# Okabe and Ito's palette without its yellow, which is hard to see on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 GREY = "#9A9A9A"
 DPI = 300
@@ -27,27 +27,27 @@ _STYLE = {
     "axes.linewidth": 0.7,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "text.parse_math": False,  # a sweep's name may hold a dollar sign
-    "svg.hashsalt": "foml",  # the same curves give the same file
+    "text.parse_math": False,  # a sweep's name may contain a dollar sign
+    "svg.hashsalt": "foml",  # equal curves result in equal files
 }
 
 
 def draw(chart: Chart, paths: Sequence[Path], dpi: int = DPI) -> None:
-    """Draw a chart, and save it under each path."""
+    """Draw a chart and save it at each path, with `dpi` pixels per inch."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
         columns = min(_COLUMNS, len(chart.panels))
         rows = -(-len(chart.panels) // columns)
-        front = {
+        labels = {
             series.label
             for panel in chart.panels
             for series in panel.series
             if series.label and series.style is not None
         }
-        legend_columns = _legend_columns(sorted(front))
-        legend_rows = -(-len(front) // legend_columns) if front else 0
+        legend_columns = _legend_columns(labels)
+        legend_rows = -(-len(labels) // legend_columns)
         width = 7.2 if columns > 1 else 4.6
         figure = Figure(
             figsize=(width, 0.5 + (2.6 if columns < 3 else 2.3) * rows + 0.17 * legend_rows), layout="constrained"
@@ -62,18 +62,18 @@ def draw(chart: Chart, paths: Sequence[Path], dpi: int = DPI) -> None:
             label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         if handles:
-            labels = [textwrap.fill(label, 100 if columns > 1 else 60) for label in handles]
-            where = "outside lower center"
-            figure.legend(list(handles.values()), labels, loc=where, ncols=legend_columns, handlelength=3.4)
+            texts = [textwrap.fill(label, 100 if columns > 1 else 60) for label in handles]
+            place = "outside lower center"
+            figure.legend(list(handles.values()), texts, loc=place, ncols=legend_columns, handlelength=3.4)
         for path in paths:
             figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _legend_columns(labels: Sequence[str]) -> int:
-    """As many columns of the legend as fit the figure's width of about 120 characters, and as full as can be."""
+def _legend_columns(labels: Collection[str]) -> int:
+    """The most columns that fit the figure's width of about 120 characters, fewer if they would not be filled."""
     fitting = max(1, min(4, len(labels), 120 // (max(map(len, labels), default=1) + 10)))
     rows = -(-len(labels) // fitting)
-    return -(-len(labels) // rows) if rows else 1
+    return max(1, -(-len(labels) // max(1, rows)))
 
 
 def _panel(axes: Any, panel: Panel, empty: str) -> None:
@@ -88,7 +88,7 @@ def _panel(axes: Any, panel: Panel, empty: str) -> None:
         axes.set_xscale("log")
         _plain(axes.xaxis, np.concatenate([series.x for series in panel.series]) if panel.series else np.ones(1))
     else:
-        axes.xaxis.get_major_locator().set_params(integer=all(_whole(series.x) for series in panel.series))
+        axes.xaxis.get_major_locator().set_params(integer=all(_integral(series.x) for series in panel.series))
     if panel.ticks:
         axes.set_xticks([x for x, _ in panel.ticks], [text for _, text in panel.ticks])
         axes.xaxis.minorticks_off()
@@ -103,11 +103,11 @@ def _panel(axes: Any, panel: Panel, empty: str) -> None:
 
 def _series(axes: Any, series: Series, index: int, lines: int) -> None:
     if series.style is None:
-        mark = {"marker": "o", "linestyle": "none", "markersize": 3} if series.kind == "points" else {"linewidth": 0.6}
-        axes.plot(series.x, series.y, color=GREY, alpha=0.7, zorder=1, **mark)
+        marks = {"marker": "o", "linestyle": "none", "markersize": 3} if series.kind == "points" else {"linewidth": 0.6}
+        axes.plot(series.x, series.y, color=GREY, alpha=0.7, zorder=1, **marks)
         return
     colour = COLOURS[series.style % len(COLOURS)]
-    look = {
+    properties = {
         "color": colour,
         "marker": _MARKERS[series.style % len(_MARKERS)] if series.marked else "",
         "markersize": 4,
@@ -115,23 +115,23 @@ def _series(axes: Any, series: Series, index: int, lines: int) -> None:
         "zorder": 3,
     }
     if series.kind == "line":
-        alpha = 0.14 if lines <= 4 else 0.07  # many bands on top of each other are one dark one
+        alpha = 0.14 if lines <= 4 else 0.07  # many overlapping bands would look like one dark band
         if np.isfinite(series.low).any():
             axes.fill_between(series.x, series.low, series.high, color=colour, alpha=alpha, linewidth=0, zorder=2)
         every = max(1, len(series.x) // 8)
-        look["markevery"] = (
+        properties["markevery"] = (
             index * every // lines % max(1, len(series.x)),
             every,
-        )  # side by side, not one on the other
+        )  # the markers of different lines are side by side
     else:
         half = np.abs(np.nan_to_num(np.stack([series.y - series.low, series.high - series.y])))
         axes.errorbar(series.x, series.y, yerr=half, fmt="none", ecolor=colour, elinewidth=0.9, alpha=0.5, zorder=2)
     style = "none" if series.kind == "points" else _LINES[series.style % len(_LINES)]
-    axes.plot(series.x, series.y, label=series.label or None, linestyle=style, linewidth=1.3, **look)
+    axes.plot(series.x, series.y, label=series.label or None, linestyle=style, linewidth=1.3, **properties)
 
 
 def _plain(axis: Any, values: np.ndarray) -> None:
-    """Ticks of a logarithmic axis as plain numbers: powers would need the mathematical text that is off here."""
+    """Ticks of a logarithmic axis as plain numbers: powers would need mathematical text, which is off."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     decades = math.log10(max(values) / min(values))
@@ -141,5 +141,5 @@ def _plain(axis: Any, values: np.ndarray) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _whole(x: np.ndarray) -> bool:
+def _integral(x: np.ndarray) -> bool:
     return all(math.isfinite(value) and value == int(value) for value in x)

@@ -1,8 +1,7 @@
-"""The page's charts: what `charts` has as numbers, as plots of Bokeh to zoom into, whose series can be hidden.
+"""The interactive charts of the page: the panels of `charts` as Bokeh figures whose series can be toggles.
 
-Every series in front is drawn by glyphs of its own. Those in grey, of which there may be hundreds, share one for their
-lines and one for their points: as many models as there are series would take longer to make than the sweep's trials,
-and longer still to open.
+Each series in colour has glyphs of its own. Grey series, which may be hundreds, share one glyph for their lines and one
+for their points: a model for each of them would take longer to create, and to load, than the trials of a small sweep.
 """
 
 from __future__ import annotations
@@ -21,26 +20,30 @@ _DASHES: tuple[Any, ...] = ("solid", [8, 3], [7, 3, 2, 3], [2, 2], [10, 3, 2, 3,
 
 
 @dataclass(frozen=True)
-class Hidden:
-    """What hides a configuration, by its place in the table. ``models``: ids of those that are its own. ``filters``:
-    ids of filters of what it shares with others, each with the index of its part."""
+class Toggles:
+    """What shows or hides a configuration, by its row in the table.
+
+    Attributes:
+        models: The ids of the configuration's own models.
+        filters: The ids of filters on models shared with others, each with the configuration's index there.
+    """
 
     models: dict[int, list[str]] = field(default_factory=dict)
     filters: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
 
 
 def colour(series: Series) -> str:
-    """Grey for those that are not in front."""
+    """The series' colour; grey for a series without a style."""
     return GREY if series.style is None else COLOURS[series.style % len(COLOURS)]
 
 
-def plot(panel: Panel, y_limits: tuple[float, float], hidden: Hidden) -> Any:
-    """A panel as a figure of Bokeh; what hides its series is added to `hidden`."""
+def plot(panel: Panel, y_limits: tuple[float, float], toggles: Toggles) -> Any:
+    """A panel as a Bokeh figure; the models that hide its series are added to `toggles`."""
     from bokeh.models import HoverTool, Range1d
     from bokeh.plotting import figure
 
     low, high = y_limits
-    made = figure(
+    axes = figure(
         title=panel.title,
         x_axis_label=panel.x_label,
         y_axis_label=panel.y_label,
@@ -54,35 +57,35 @@ def plot(panel: Panel, y_limits: tuple[float, float], hidden: Hidden) -> Any:
         height=380,
         sizing_mode="stretch_width",
     )
-    made.toolbar.logo = None
+    axes.toolbar.logo = None
     grey = [series for series in panel.series if series.style is None and series.owner is not None]
-    lines = _grey_lines(made, [series for series in grey if series.kind == "line"], hidden)
-    points = _grey_points(made, [series for series in grey if series.kind == "points"], hidden)
+    lines = _grey_lines(axes, [series for series in grey if series.kind == "line"], toggles)
+    points = _grey_points(axes, [series for series in grey if series.kind == "points"], toggles)
     shared = {id(series) for series in grey if series.kind != "both"}
-    named = []
+    single = []
     for series in panel.series:
         if id(series) in shared:
             continue
-        glyphs = _drawn(made, series)
-        named.append(glyphs[-1])
+        glyphs = _glyphs(axes, series)
+        single.append(glyphs[-1])
         if series.owner is not None:
-            hidden.models.setdefault(series.owner, []).extend(glyph.id for glyph in glyphs)
+            toggles.models.setdefault(series.owner, []).extend(glyph.id for glyph in glyphs)
     value = "{0.[00000000]}" if panel.log_y else "{0.0000}"
     values = f"@y{value}" if panel.log_y else f"@y{value} [@low{value}, @high{value}]"
     for renderers, name, x, y in (
-        (named, "$name", "@x", values),
+        (single, "$name", "@x", values),
         (points, "@label", "@x", values),
         (lines, "@label", "$snap_x", f"$snap_y{value}"),
     ):
         if renderers:
-            told = [("", name), (panel.x_label, x + "{0.[0000]}"), (panel.y_label, y)]
-            made.add_tools(HoverTool(tooltips=told, renderers=renderers))
-    if panel.own_colours:  # the key of the page's series is none for these
-        made.add_layout(_legend([series.label for series in panel.series], named))
+            tooltips = [("", name), (panel.x_label, x + "{0.[0000]}"), (panel.y_label, y)]
+            axes.add_tools(HoverTool(tooltips=tooltips, renderers=renderers))
+    if panel.own_colours:  # they differ from the colours of the page's checkboxes
+        axes.add_layout(_legend([series.label for series in panel.series], single))
     if panel.ticks:
-        made.xaxis.ticker = [x for x, _ in panel.ticks]
-        made.xaxis.major_label_overrides = dict(panel.ticks)
-    return made
+        axes.xaxis.ticker = [x for x, _ in panel.ticks]
+        axes.xaxis.major_label_overrides = dict(panel.ticks)
+    return axes
 
 
 def _legend(labels: Sequence[str], renderers: Sequence[Any]) -> Any:
@@ -93,19 +96,19 @@ def _legend(labels: Sequence[str], renderers: Sequence[Any]) -> Any:
 
 
 def _x_range(panel: Panel) -> Any:
-    """Of all that is there: what is hidden changes no axis."""
+    """The range of all series, hidden ones included."""
     from bokeh.models import Range1d
 
     x = np.concatenate([series.x.astype(float) for series in panel.series])
     low, high = (np.log(x.min()), np.log(x.max())) if panel.log_x else (x.min(), x.max())
-    room = 0.05 * (high - low) or 0.5
-    ends = (low - room, high + room)
+    margin = 0.05 * (high - low) or 0.5
+    ends = (low - margin, high + margin)
     start, end = np.exp(ends) if panel.log_x else ends
     return Range1d(start=float(start), end=float(end))
 
 
-def _drawn(made: Any, series: Series) -> list[Any]:
-    """The series' glyphs: band or bars, line or points; the last is the one with the values."""
+def _glyphs(axes: Any, series: Series) -> list[Any]:
+    """The series' renderers: band or bars, then line or points; the last one has the values."""
     from bokeh.models import CDSView, ColumnDataSource, Line, Scatter, VArea
 
     style, in_front = series.style or 0, series.style is not None
@@ -125,9 +128,9 @@ def _drawn(made: Any, series: Series) -> list[Any]:
         glyphs.append(
             Scatter(x="x", y="y", marker=marker, size=9, line_color=colour(series), fill_color=fill, line_width=2)
         )
-    # Not made.line and its like, and one view for both: they make more models, which many configurations pay for.
+    # add_glyph with one shared view instead of axes.line and its like, which create more models.
     view = CDSView()
-    return [made.add_glyph(source, glyph, view=view, name=series.hint or series.label) for glyph in glyphs]
+    return [axes.add_glyph(source, glyph, view=view, name=series.hint or series.label) for glyph in glyphs]
 
 
 def _bars(line_color: str) -> Any:
@@ -136,7 +139,7 @@ def _bars(line_color: str) -> Any:
     return Segment(x0="x", y0="low", x1="x", y1="high", line_color=line_color, line_alpha=0.5)
 
 
-def _grey_lines(made: Any, group: Sequence[Series], hidden: Hidden) -> list[Any]:
+def _grey_lines(axes: Any, group: Sequence[Series], toggles: Toggles) -> list[Any]:
     from bokeh.models import MultiLine
 
     columns = {
@@ -144,11 +147,11 @@ def _grey_lines(made: Any, group: Sequence[Series], hidden: Hidden) -> list[Any]
         "y": [series.y for series in group],
         "label": [series.hint or series.label for series in group],
     }
-    return _shared(made, columns, [MultiLine(xs="x", ys="y", line_color=GREY)], group, hidden)
+    return _shared(axes, columns, [MultiLine(xs="x", ys="y", line_color=GREY)], group, toggles)
 
 
-def _grey_points(made: Any, group: Sequence[Series], hidden: Hidden) -> list[Any]:
-    """Each of these series is one point."""
+def _grey_points(axes: Any, group: Sequence[Series], toggles: Toggles) -> list[Any]:
+    """Each of these series has one point."""
     from bokeh.models import Scatter
 
     columns: dict[str, Any] = {
@@ -156,20 +159,20 @@ def _grey_points(made: Any, group: Sequence[Series], hidden: Hidden) -> list[Any
     }
     columns["label"] = [series.hint or series.label for series in group]
     scatter = Scatter(x="x", y="y", size=9, line_color=GREY, fill_color="white", line_width=2)
-    return _shared(made, columns, [_bars(GREY), scatter], group, hidden)
+    return _shared(axes, columns, [_bars(GREY), scatter], group, toggles)
 
 
 def _shared(
-    made: Any, columns: dict[str, Any], glyphs: Sequence[Any], group: Sequence[Series], hidden: Hidden
+    axes: Any, columns: dict[str, Any], glyphs: Sequence[Any], group: Sequence[Series], toggles: Toggles
 ) -> list[Any]:
-    """The renderer with the values, of several series; none if there are none."""
+    """The renderer with the values of several series in a list; an empty list without series."""
     from bokeh.models import BooleanFilter, CDSView, ColumnDataSource
 
     if not group:
         return []
-    shown = BooleanFilter(booleans=[True] * len(group))
-    view, source = CDSView(filter=shown), ColumnDataSource(columns)
+    visible = BooleanFilter(booleans=[True] * len(group))
+    view, source = CDSView(filter=visible), ColumnDataSource(columns)
     for index, series in enumerate(group):
         assert series.owner is not None
-        hidden.filters.setdefault(series.owner, []).append((shown.id, index))
-    return [made.add_glyph(source, glyph, view=view) for glyph in glyphs][-1:]
+        toggles.filters.setdefault(series.owner, []).append((visible.id, index))
+    return [axes.add_glyph(source, glyph, view=view) for glyph in glyphs][-1:]

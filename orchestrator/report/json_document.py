@@ -1,4 +1,4 @@
-"""What a sweep came to as one JSON document: `python -m orchestrator.sweep --json`. docs/sweeps.md names the keys."""
+"""The result of a sweep as one JSON document: `python -m orchestrator.sweep --json`. docs/sweeps.md lists its keys."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.plan import Trial
-from orchestrator.report.comparison import Row
+from orchestrator.report.comparison import ComparisonRow
 
 FORMAT = 1
-"""Raised when a key goes or changes its meaning; new keys may come at any time."""
+"""Increased when a key is removed or changes its meaning; new keys may be added at any time."""
 
 
 def document(
     sweep: str | None,
     exit_code: int,
     metric: str | None = None,
-    rows: Sequence[Row] = (),
+    rows: Sequence[ComparisonRow] = (),
     failed: Sequence[tuple[Trial, str]] = (),
     run_id: str | None = None,
     folder: Path | None = None,
@@ -65,26 +65,26 @@ def document(
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _configuration(row: Row) -> dict[str, Any]:
-    diverged = [seed for seed, what in row.lost.items() if what.startswith("diverged")]
+def _configuration(row: ComparisonRow) -> dict[str, Any]:
+    runs = row.configuration
     return {
-        "configuration": row.of.hash,
-        "label": row.of.label,
-        "learner": row.of.learner,
-        "parameters": row.of.parameters,
-        "population": row.of.population or None,
+        "configuration": runs.hash,
+        "label": runs.label,
+        "learner": runs.learner,
+        "parameters": runs.parameters,
+        "population": runs.population or None,
         "mean": _number(row.objective.mean),
         "low": row.objective.low,
         "high": row.objective.high,
         "n": row.objective.n,
-        "seeds": list(row.of.planned),
+        "seeds": list(runs.planned),
         "values": {str(seed): _number(value) for seed, value in row.values.items()},
-        "diverged": diverged,
-        "missing": [seed for seed in row.lost if seed not in diverged],
-        "complete": row.of.complete,
-        "withdrawn": row.of.removed,
+        "diverged": row.diverged_seeds,
+        "missing": row.missing_seeds,
+        "complete": runs.complete,
+        "withdrawn": runs.removed,
         "usable": row.usable,
-        "run_id": row.of.run_id,
+        "run_id": runs.run_id,
     }
 
 

@@ -1,29 +1,33 @@
-"""Who copied whom in a sweep's populations, as MLflow has it: for the report.
+"""The lineages of a sweep's populations, read from MLflow: whose state each member copied, and its values over time.
 
-A member of a population is no constant configuration: its values changed, and after a copy it goes on from another's
-state. What its curve and its learner came from is told here.
+A population member is not a constant configuration: its values change, and after a copy it continues from its parent's
+state.
 """
 
 from __future__ import annotations
 
 import logging
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from orchestrator.plan.plan import POPULATION_PREFIX
 from orchestrator.storage.atomic import without_digest
-from orchestrator.tracking.reader import SweepRuns
+from orchestrator.tracking.reader import ArtifactError, SweepRuns, artifact_text
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Part:
-    """From datapoint `start` on, a state learned as that member, with these values."""
+class Ancestor:
+    """A stage of the training that led to a member's final state.
+
+    Attributes:
+        start: The first datapoint of the stage.
+        member: The label of the member that learned it.
+        values: The values that it was learned with.
+    """
 
     start: int
     member: str
@@ -31,133 +35,144 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A member's values over time: from batch `starts[i]` on `values[i]`, after it copied `donors[i]` (a label; "" at
-    the first). ``stop``: the batches that it has seen."""
+class MemberHistory:
+    """A member's values over time.
+
+    Attributes:
+        label: The member's.
+        configuration: The hash of its configuration.
+        starts: The batches at which its values changed.
+        values: The values from each of these batches on.
+        parents: The label of the member that was copied at each of these batches; "" at the first.
+        stop: The number of batches that the member has seen.
+    """
 
     label: str
     configuration: str
     starts: tuple[int, ...]
     values: tuple[dict[str, Any], ...]
-    donors: tuple[str, ...]
+    parents: tuple[str, ...]
     stop: int
 
 
 @dataclass(frozen=True)
-class Descent:
-    """A population's schedule; see `orchestrator.search.population.rounds` for what is in it."""
+class Lineage:
+    """The lineage of a population; `orchestrator.search.population.generations` describes its content."""
 
     content: Mapping[str, Any]
 
     @property
     def label(self) -> str:
+        """The population's."""
         return str(self.content["label"])
 
-    @property
-    def copies(self) -> int:
-        return sum(len(round_["copies"]) for round_ in self.content["rounds"])
-
     def table(self) -> list[tuple[str, ...]]:
-        """The head, and one row for every copy, in the order of time."""
-        labels = {member["key"]: member["label"] for member in self.content["members"]}
+        """The head, and one row for each copy, in order of time."""
         names = sorted(self.content["members"][0]["values"])
-        head = ("after datapoints", "member", "its error", "copied", "the error of that", *names)
-        rows = []
-        for round_ in self.content["rounds"]:
-            for copy in round_["copies"]:
-                own, other = (_error(round_["fitness"][copy[who]]) for who in ("member", "donor"))
+        rows = [("after datapoints", "member", "its error", "copied", "the error of that", *names)]
+        for generation in self.content["rounds"]:
+            for copy in generation["copies"]:
+                member, parent = self._members[copy["member"]], self._members[copy["donor"]]
+                errors = [_error(generation["fitness"][each["key"]]) for each in (member, parent)]
                 changes = (f"{_value(copy['before'][name])} → {_value(copy['after'][name])}" for name in names)
-                at = str(round_["at"] * self.content["batch_size"])
-                rows.append((at, labels[copy["member"]], own, labels[copy["donor"]], other, *changes))
-        return [head, *rows]
+                start = str(generation["at"] * self.content["batch_size"])
+                rows.append((start, member["label"], errors[0], parent["label"], errors[1], *changes))
+        return rows
 
-    def of(self, configuration: str) -> list[Part] | None:
-        """What the state that a member (by its configuration's hash) has at the end came from, first to last; None for
-        one of another population."""
-        members = {member["key"]: member for member in self.content["members"]}
-        key = next((key for key, member in members.items() if member["configuration"] == configuration), None)
-        if key is None:
+    def ancestors(self, configuration: str) -> list[Ancestor] | None:
+        """The stages that led to a member's final state, first to last.
+
+        Args:
+            configuration: The hash of the member's configuration.
+
+        Returns:
+            The stages; None if the population has no such member.
+        """
+        keys = [key for key, member in self._members.items() if member["configuration"] == configuration]
+        if not keys:
             return None
-        parts: list[Part] = []
-        rounds = self.content["rounds"]
-        for number in range(len(rounds), -1, -1):
-            at = rounds[number - 1]["at"] * self.content["batch_size"] if number else 0
-            part = Part(at, members[key]["label"], self._values(key, number))
-            if parts and (parts[0].member, parts[0].values) == (part.member, part.values):
-                parts[0] = part
+        key, generations, stages = keys[0], self.content["rounds"], list[Ancestor]()
+        for number in range(len(generations), -1, -1):  # backwards: a copy leads to the parent's past
+            start = generations[number - 1]["at"] * self.content["batch_size"] if number else 0
+            stage = Ancestor(start, self._members[key]["label"], self._values(key, number))
+            if stages and (stages[0].member, stages[0].values) == (stage.member, stage.values):
+                stages[0] = stage
             else:
-                parts.insert(0, part)
-            if number and (copy := _copy(rounds[number - 1], key)):
+                stages.insert(0, stage)
+            if number and (copy := _copy(generations[number - 1], key)):
                 key = copy["donor"]
-        return parts
+        return stages
 
-    def ways(self, reached: Mapping[str, int]) -> list[Way]:
-        """The way of each member. `reached`: configuration's hash → batches seen, of those where that is known."""
-        labels = {member["key"]: member["label"] for member in self.content["members"]}
-        made = []
-        for member in self.content["members"]:
-            starts, values, donors = [0], [dict(member["values"])], [""]
-            for round_ in self.content["rounds"]:
-                if copy := _copy(round_, member["key"]):
-                    starts.append(round_["at"])
+    def histories(self, batches: Mapping[str, int]) -> list[MemberHistory]:
+        """The history of each member; `batches`: configuration's hash → batches seen, where that is known."""
+        generations, histories = self.content["rounds"], []
+        for key, member in self._members.items():
+            starts, values, parents = [0], [dict(member["values"])], [""]
+            for generation in generations:
+                if copy := _copy(generation, key):
+                    starts.append(generation["at"])
                     values.append(dict(copy["after"]))
-                    donors.append(labels[copy["donor"]])
-            last = self.content["rounds"][-1]["at"] if self.content["rounds"] else 0
-            own = member["configuration"]
-            stop = max(reached.get(own, last), starts[-1])
-            made.append(Way(member["label"], own, tuple(starts), tuple(values), tuple(donors), stop))
-        return made
+                    parents.append(self._members[copy["donor"]]["label"])
+            label, configuration = member["label"], member["configuration"]
+            last = generations[-1]["at"] if generations else 0
+            stop = max(batches.get(configuration, last), starts[-1])
+            history = MemberHistory(label, configuration, tuple(starts), tuple(values), tuple(parents), stop)
+            histories.append(history)
+        return histories
 
-    def _values(self, key: str, rounds: int) -> dict[str, Any]:
-        """What a member had after so many rounds."""
-        found = next(member["values"] for member in self.content["members"] if member["key"] == key)
-        for round_ in self.content["rounds"][:rounds]:
-            if copy := _copy(round_, key):
-                found = copy["after"]
-        return dict(found)
+    @property
+    def _members(self) -> dict[str, Any]:
+        return {member["key"]: member for member in self.content["members"]}
+
+    def _values(self, key: str, generations: int) -> dict[str, Any]:
+        """A member's values after this number of generations."""
+        values = self._members[key]["values"]
+        for generation in self.content["rounds"][:generations]:
+            if copy := _copy(generation, key):
+                values = copy["after"]
+        return dict(values)
 
 
-def read(sweep: SweepRuns) -> list[Descent]:
-    """The schedules of a sweep's populations, as far as they are there and can be read."""
-    from mlflow.exceptions import MlflowException
-
-    wanted = {of.population for of in sweep.configurations if of.population}
-    found = []
-    for name in sorted(wanted):
+def read(sweep: SweepRuns) -> list[Lineage]:
+    """The lineages of a sweep's populations; one that is damaged is logged and left out."""
+    lineages = []
+    for name in sorted({runs.population for runs in sweep.configurations if runs.population}):
+        file = f"{POPULATION_PREFIX}{name}.json"
         try:
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(sweep.client.download_artifacts(sweep.run_id, f"{POPULATION_PREFIX}{name}.json", folder))
-                found.append(Descent(without_digest(path.read_text(encoding="utf-8"))))
-        except (MlflowException, OSError):
-            continue  # no round is over yet, or artifacts are out of reach
+            lineages.append(Lineage(without_digest(artifact_text(sweep.client, sweep.run_id, file))))
+        except ArtifactError:
+            continue  # before the end of the first generation, or MLflow's artifacts are out of reach
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            of = f"{POPULATION_PREFIX}{name}.json of the sweep (run {sweep.run_id})"
-            again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again"
-            logger.warning("%s: damaged (%s); who copied whom is left out; %s", of, error, again)
-    return found
+            where = f"{file} of the sweep (run {sweep.run_id})"
+            remedy = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again"
+            logger.warning("%s: damaged (%s); the lineage is left out of the report; %s", where, error, remedy)
+    return lineages
 
 
-def explained(descents: Sequence[Descent], configuration: str, label: str) -> str:
-    """What is to be known of a member that is called the best; empty for a configuration of no population."""
-    parts = next((parts for each in descents if (parts := each.of(configuration)) is not None), None)
-    if parts is None:
+def explanation(lineages: Sequence[Lineage], configuration: str, label: str) -> str:
+    """The lineage of the best configuration, as text; empty for a configuration of no population."""
+    stages = next((stages for lineage in lineages if (stages := lineage.ancestors(configuration)) is not None), None)
+    if stages is None:
         return ""
-    if len(parts) == 1:
-        return f"{label} is a member of a population that copied nobody: its values were {_told(parts[0])} all along"
-    lines = [f"{label} is no constant configuration: its values changed on the way. Its learner came to be like this:"]
-    for part in parts:
-        lines.append(f"  from datapoint {part.start}: {part.member}, {_told(part)}")
-    if any(part.member != label for part in parts):
+    if len(stages) == 1:
+        return (
+            f"{label} is a population member that copied no other: its values were {_assignments(stages[0])} throughout"
+        )
+    lines = [
+        f"{label} is not a constant configuration: its values changed during training. Its learner is the result of:"
+    ]
+    lines += [f"  from datapoint {stage.start}: {stage.member}, {_assignments(stage)}" for stage in stages]
+    if any(stage.member != label for stage in stages):
         lines.append("  (its curve is its own throughout: before a copy, that of the state which it gave up)")
     return "\n".join(lines)
 
 
-def _told(part: Part) -> str:
-    return " ".join(f"{name}={_value(value)}" for name, value in sorted(part.values.items()))
+def _assignments(stage: Ancestor) -> str:
+    return " ".join(f"{name}={_value(value)}" for name, value in sorted(stage.values.items()))
 
 
-def _copy(round_: Mapping[str, Any], key: str) -> Any:
-    return next((copy for copy in round_["copies"] if copy["member"] == key), None)
+def _copy(generation: Mapping[str, Any], key: str) -> Any:
+    return next((copy for copy in generation["copies"] if copy["member"] == key), None)
 
 
 def _error(value: float | None) -> str:

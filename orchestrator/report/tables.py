@@ -1,15 +1,14 @@
-"""The table of a comparison as text, as Markdown for MLflow, as LaTeX and as HTML: the same cells each time."""
+"""The table of a comparison: its cells, and their form as text, Markdown for MLflow, and LaTeX."""
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.protocol.metrics import Interval
-from orchestrator.report.comparison import Row
+from orchestrator.report.comparison import ComparisonRow
 
-_RIGHT = {"final error", "gradients/datapoint", "seconds"}
+_RIGHT_ALIGNED = {"final error", "gradients/datapoint", "seconds"}
 _NONE = "–"
 _LATEX = str.maketrans(
     {
@@ -24,126 +23,88 @@ _LATEX = str.maketrans(
         ">": "$>$",
     }
 )
+Table = list[tuple[str, ...]]
+"""The head, then the lines."""
 
 
-def cells(rows: Sequence[Row], objective: str, wide: bool = False) -> list[tuple[str, ...]]:
-    """The head, and one tuple for each row, the best first; `wide`: forward transfer and regret with it, if known."""
+def cells(rows: Sequence[ComparisonRow], objective: str, wide: bool = False) -> Table:
+    """The table's cells, one line for each row; `wide`: with forward transfer and regret, where they exist."""
     tested = any(row.test_error is not None for row in rows)
-    known = {"forward transfer": [row.forward_transfer for row in rows], "regret": [row.regret for row in rows]}
-    further = [name for name, values in known.items() if wide and any(values)]
-    head = (
-        "learner",
-        "hyper-parameters",
-        objective.replace("_", " "),
-        "minus the best, p",
-        *(["test error"] if tested else []),
-        "final error",
-        *further,
-        "gradients/datapoint",
-        "seconds",
-        "boundaries",
-        "notes",
-    )
-    more = [[shown(of) if (of := known[name][place]) else _NONE for name in further] for place in range(len(rows))]
-    return [head, *(_cells(row, tested, of) for row, of in zip(rows, more, strict=True))]
+    transferred = wide and any(row.forward_transfer for row in rows)
+    regretted = wide and any(row.regret for row in rows)
+    columns: list[tuple[str, bool, Callable[[ComparisonRow], str]]] = [
+        ("learner", True, lambda row: row.configuration.learner),
+        ("hyper-parameters", True, _hyper_parameters),
+        (objective.replace("_", " "), True, lambda row: shown(row.objective)),
+        ("difference to best, p", True, _difference),
+        ("test error", tested, lambda row: shown(row.test_error)),
+        ("final error", True, lambda row: _number(row.final_error.mean, 4)),
+        ("forward transfer", transferred, lambda row: shown(row.forward_transfer)),
+        ("regret", regretted, lambda row: shown(row.regret)),
+        ("gradients/datapoint", True, lambda row: _metric(row, "gradient_evaluations_per_datapoint")),
+        ("seconds", True, lambda row: _metric(row, "seconds")),
+        ("boundaries", True, lambda row: "yes" if row.configuration.needs_boundaries else "no"),
+        ("notes", True, lambda row: row.notes),
+    ]
+    head = tuple(name for name, included, _ in columns if included)
+    return [head, *(tuple(cell(row) for _, included, cell in columns if included) for row in rows)]
 
 
-def _cells(row: Row, tested: bool, further: Sequence[str]) -> tuple[str, ...]:
-    return (
-        row.of.learner,
-        row.of.label.removeprefix(row.of.learner).strip() or _NONE,
-        shown(row.objective),
-        difference(row),
-        *([shown(row.test_error) if row.test_error else _NONE] if tested else []),
-        number(row.final_error.mean),
-        *further,
-        number(row.of.metrics.get("gradient_evaluations_per_datapoint"), 1),
-        number(row.of.metrics.get("seconds"), 1),
-        "yes" if row.of.needs_boundaries else "no",
-        row.notes,
-    )
-
-
-def complete(rows: Sequence[Row]) -> str:
-    """How much of the sweep is there; what was taken out of it is counted apart.
+def complete(rows: Sequence[ComparisonRow]) -> str:
+    """The number of complete configurations; those removed from the sweep are counted separately.
 
     >>> complete([])
     '0 of 0 configurations complete'
     """
-    planned = [row for row in rows if not row.of.removed]
-    told = f"{sum(row.of.complete for row in planned)} of {len(planned)} configurations complete"
-    earlier = len(rows) - len(planned)
-    return f"{told}, and {earlier} of an earlier version of this sweep" if earlier else told
+    planned = [row.configuration for row in rows if not row.configuration.removed]
+    text = f"{sum(runs.complete for runs in planned)} of {len(planned)} configurations complete"
+    removed = len(rows) - len(planned)
+    return f"{text}, and {removed} of an earlier version of this sweep" if removed else text
 
 
-def shown(value: Interval) -> str:
+def shown(value: Interval | None) -> str:
     """Mean, half-width and n, or a dash."""
-    return str(value) if value.n else _NONE
+    return str(value) if value is not None and value.n else _NONE
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """A number, or a dash where there is none."""
-    return _NONE if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
-
-
-def difference(row: Row) -> str:
-    """The paired difference to the best one, with Holm's p."""
-    if row.difference is None or not row.difference.by.n:
-        return _NONE
-    by, p = row.difference.by, row.difference.p
-    half = _NONE if by.high is None else f"{by.high - by.mean:.4f}"
-    chance = "" if p is None else ", <0.001" if p < 0.001 else f", {p:.3f}"
-    return f"{by.mean:+.4f} ± {half}{chance}"
-
-
-def points_to(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """`points_to`: the head and the rows; only a head's worth if no threshold was asked for."""
+def points_to(rows: Sequence[ComparisonRow]) -> Table:
+    """The table of `points_to`, one column for each threshold."""
     thresholds = list(rows[0].points_to) if rows else []
     head = ("configuration", *(f"points to {error:g}" for error in thresholds))
-    return [head, *((row.of.label, *(_reached(row, error) for error in thresholds)) for row in rows)]
+    return [head, *((row.configuration.label, *(_points_to(row, error) for error in thresholds)) for row in rows)]
 
 
-def _reached(row: Row, error: float) -> str:
-    reached = row.points_to[error]
-    if not reached.of:
-        return _NONE
-    if reached.seeds < reached.of:
-        return f"not reached ({reached.seeds} of {reached.of} seeds)"
-    half = _NONE if reached.points.high is None else f"{reached.points.high - reached.points.mean:.0f}"
-    return f"{reached.points.mean:.0f} ± {half} (n={reached.points.n})"
-
-
-def text(rows: Sequence[Row], objective: str = "cumulative_error") -> str:
-    """Aligned text: the table that ends a sweep."""
+def text(rows: Sequence[ComparisonRow], objective: str = "cumulative_error") -> str:
+    """The table as aligned text."""
     head, *lines = cells(rows, objective)
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    made = [
+    aligned = [
         "  ".join(
-            f"{cell:>{width}}" if name in _RIGHT else f"{cell:{width}}"
+            f"{cell:>{width}}" if name in _RIGHT_ALIGNED else f"{cell:{width}}"
             for name, cell, width in zip(head, line, widths, strict=True)
         ).rstrip()
         for line in (head, *lines)
     ]
-    made.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(made)
+    return "\n".join([aligned[0], "  ".join("-" * width for width in widths), *aligned[1:]])
 
 
-def markdown(rows: Sequence[Row], objective: str, most: int) -> str:
-    """A table of at most that many characters: where it would be longer, the last rows are left out and counted."""
+def markdown(rows: Sequence[ComparisonRow], objective: str, most: int) -> str:
+    """The table in at most `most` characters: a longer one ends early, with the number of rows that it leaves out."""
     head, *lines = [[cell.replace("|", "\\|") for cell in line] for line in cells(rows, objective)]
-    made = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    table = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for index, line in enumerate(lines):
-        made.append(f"| {' | '.join(line)} |")
-        left_out = f"\n\n… and {len(lines) - index} more configurations: see the report."
-        if len("\n".join(made)) + len(left_out) > most:
-            return "\n".join(made[:-1]) + left_out
-    return "\n".join(made)
+        rest = f"\n\n… and {len(lines) - index} more configurations: see the report."
+        row = f"| {' | '.join(line)} |"
+        if len("\n".join([*table, row])) + len(rest) > most:
+            return "\n".join(table) + rest
+        table.append(row)
+    return "\n".join(table)
 
 
-def latex(rows: Sequence[Row], objective: str) -> str:
-    """A `tabular` for the package booktabs."""
+def latex(rows: Sequence[ComparisonRow], objective: str) -> str:
+    """The table as a `tabular` for the package booktabs."""
     head, *lines = [[cell.translate(_LATEX) for cell in line] for line in cells(rows, objective)]
-    columns = "".join("r" if name in _RIGHT else "l" for name in head)
+    columns = "".join("r" if name in _RIGHT_ALIGNED else "l" for name in head)
     body = "".join(f"{' & '.join(line)} \\\\\n" for line in lines)
     return (
         "% needs \\usepackage{booktabs}\n"
@@ -152,9 +113,34 @@ def latex(rows: Sequence[Row], objective: str) -> str:
     )
 
 
-def as_html(table: Sequence[Sequence[str]]) -> str:
-    """Any head and rows as an HTML table."""
-    head, *lines = table
-    made = [f"<tr>{''.join(f'<th>{html.escape(cell)}</th>' for cell in head)}</tr>"]
-    made += [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in lines]
-    return f"<table>\n{chr(10).join(made)}\n</table>"
+def _hyper_parameters(row: ComparisonRow) -> str:
+    return row.configuration.label.removeprefix(row.configuration.learner).strip() or _NONE
+
+
+def _metric(row: ComparisonRow, name: str) -> str:
+    return _number(row.configuration.metrics.get(name), 1)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return _NONE if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _half_width(value: Interval, digits: int) -> str:
+    return _number(None if value.high is None else value.high - value.mean, digits)
+
+
+def _difference(row: ComparisonRow) -> str:
+    if row.difference is None or not row.difference.interval.n:
+        return _NONE
+    interval, p = row.difference.interval, row.difference.p
+    p_value = "" if p is None else ", <0.001" if p < 0.001 else f", {p:.3f}"
+    return f"{interval.mean:+.4f} ± {_half_width(interval, 4)}{p_value}"
+
+
+def _points_to(row: ComparisonRow, error: float) -> str:
+    points_to = row.points_to[error]
+    if not points_to.total:
+        return _NONE
+    if points_to.reached < points_to.total:
+        return f"not reached ({points_to.reached} of {points_to.total} seeds)"
+    return f"{points_to.points.mean:.0f} ± {_half_width(points_to.points, 0)} (n={points_to.points.n})"

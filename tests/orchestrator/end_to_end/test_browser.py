@@ -29,7 +29,7 @@ from orchestrator.plan.plan import Trial
 from orchestrator.protocol.metrics import Interval
 from orchestrator.report import write
 from orchestrator.report.charts import Chart, Panel, Series
-from orchestrator.report.comparison import Row
+from orchestrator.report.comparison import ComparisonRow
 from orchestrator.report.html_page import page as report_page
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns
 from tests.orchestrator import synthetic_sweep as synthetic
@@ -256,7 +256,7 @@ def test_the_reports_page_from_disk(page, tracked):
 def of_many(count):
     """The page of `count` configurations: one in colour, the others as grey lines and points, each at its own height."""
     rows = [
-        Row(
+        ComparisonRow(
             ConfigurationRuns("x", str(number), f"foml {number}", "foml", False, True, (0,), {}, {}, ()),
             Interval(0.5, 0.4, 0.6, 3),
             Interval(0.5, 0.4, 0.6, 3),
@@ -267,9 +267,9 @@ def of_many(count):
     def series(number, kind):
         x = np.arange(1.0, 21.0) if kind == "line" else np.array([1.0 + number])
         y = np.full(len(x), (1 + number) / (2 + count))
-        nothing = np.full(len(x), np.nan)
+        nan = np.full(len(x), np.nan)
         style = None if number else 0
-        return Series(f"foml {number}", x, y, nothing, nothing, style, number, kind)
+        return Series(f"foml {number}", x, y, nan, nan, style, number, kind)
 
     panels = tuple(
         Panel(kind, "tasks seen", "error", tuple(series(number, kind) for number in range(count)))

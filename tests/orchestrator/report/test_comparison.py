@@ -1,4 +1,4 @@
-"""Paired differences, Holm's correction and what is lost, against values worked out by hand."""
+"""Paired differences, Holm's correction and excluded seeds, against values computed by hand."""
 
 import doctest
 import math
@@ -17,8 +17,8 @@ from orchestrator.tracking.reader import ConfigurationRuns, SeedRun, SweepRuns
 
 
 def test_doctests():
-    done = doctest.testmod(comparison)
-    assert done.failed == 0 and done.attempted >= 2
+    result = doctest.testmod(comparison)
+    assert result.failed == 0 and result.attempted >= 2
 
 
 def configuration(label, seeds=(0, 1, 2), status="FINISHED", diverged=None, complete=True, **options):
@@ -47,27 +47,29 @@ def test_differences_are_paired_by_seed_and_corrected_by_holm():
         "c": {0: 0.30, 1: 0.25, 2: 0.50},
     }
     a, b, c = compare(sweep_of(*map(configuration, errors)), curves(errors))
-    assert [row.of.label for row in (a, b, c)] == ["a", "b", "c"] and a.difference is None
+    assert [row.configuration.label for row in (a, b, c)] == ["a", "b", "c"] and a.difference is None
     half = 4.302653 * 0.01 / math.sqrt(3)
-    assert b.difference.by.mean == pytest.approx(0.05)
-    assert b.difference.by.high - 0.05 == pytest.approx(half, rel=1e-5) and b.difference.by.n == 3
+    assert b.difference.interval.mean == pytest.approx(0.05)
+    assert b.difference.interval.high - 0.05 == pytest.approx(half, rel=1e-5) and b.difference.interval.n == 3
     p_b = stats.ttest_rel(list(errors["b"].values()), list(errors["a"].values())).pvalue
     p_c = stats.ttest_rel(list(errors["c"].values()), list(errors["a"].values())).pvalue
     assert p_b < p_c
     assert b.difference.p == pytest.approx(2 * p_b) and c.difference.p == pytest.approx(max(p_c, 2 * p_b))
 
 
-def test_only_seeds_that_both_have_are_compared():
+def test_only_common_seeds_are_compared():
     errors = {"a": {0: 0.1, 1: 0.2, 2: 0.3}, "b": {1: 0.5, 2: 0.4, 5: 0.0}}
     a, b = compare(sweep_of(configuration("a"), configuration("b", (1, 2, 5))), curves(errors))
-    assert (a.of.label, b.difference.by.n) == ("a", 2) and b.difference.by.mean == pytest.approx(0.2)
+    assert (a.configuration.label, b.difference.interval.n) == ("a", 2) and b.difference.interval.mean == pytest.approx(
+        0.2
+    )
 
 
 def test_no_test_without_spread_or_with_one_seed():
-    assert difference({0: 0.5}, {0: 0.25}) == comparison.Difference(interval(np.array([0.25])), None)
+    assert difference({0: 0.5}, {0: 0.25}) == comparison.PairedDifference(interval(np.array([0.25])), None)
     same = difference({0: 0.5, 1: 0.6}, {0: 0.25, 1: 0.35})
-    assert same.p is None and same.by.mean == pytest.approx(0.25)
-    assert difference({0: 0.5}, {1: 0.25}).by.n == 0
+    assert same.p is None and same.interval.mean == pytest.approx(0.25)
+    assert difference({0: 0.5}, {1: 0.25}).interval.n == 0
 
 
 def test_holm_keeps_the_order_and_is_never_above_one():
@@ -76,66 +78,69 @@ def test_holm_keeps_the_order_and_is_never_above_one():
     assert holm([]) == []
 
 
-def test_how_much_was_distilled_is_noted():
+def test_the_share_of_distilled_targets_is_noted():
     errors = {"a": {0: 0.1}, "b": {0: 0.2}, "c": {0: 0.3}}
     shares = curves({"a": {0: 0.0}, "b": {0: 0.025}}, metric="distilled")
     rows = compare(sweep_of(*(configuration(each, seeds=(0,)) for each in errors)), pd.concat([curves(errors), shares]))
     assert [row.notes for row in rows] == ["nothing distilled", "2.5 % of targets distilled", ""]
 
 
-def test_what_is_lost_is_named_and_wins_nothing():
+def test_excluded_seeds_are_named_and_their_configuration_is_not_usable():
     errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.2}}
-    found = sweep_of(
+    sweep = sweep_of(
         configuration("a", diverged={1: 7}),
         configuration("b"),
         configuration("c", status="RUNNING", complete=False),
     )
-    best, *others = compare(found, curves(errors))
-    assert best.of.label == "b" and best.usable
-    by_label = {row.of.label: row for row in others}
+    best, *others = compare(sweep, curves(errors))
+    assert best.configuration.label == "b" and best.usable
+    by_label = {row.configuration.label: row for row in others}
     assert by_label["a"].notes == "seed 1 diverged at batch 7" and set(by_label["a"].values) == {0, 2}
-    assert by_label["a"].difference.by.n == 2 and by_label["a"].difference.by.mean == pytest.approx(-0.45)
+    assert by_label["a"].difference.interval.n == 2 and by_label["a"].difference.interval.mean == pytest.approx(-0.45)
     assert by_label["c"].notes == "seeds 0 1 2 unfinished" and by_label["c"].objective.n == 0
     assert by_label["c"].difference is None
-    nobody = compare(sweep_of(configuration("a", diverged={1: 7})), curves(errors))
-    assert not nobody[0].usable and nobody[0].difference is None
+    none_usable = compare(sweep_of(configuration("a", diverged={1: 7})), curves(errors))
+    assert not none_usable[0].usable and none_usable[0].difference is None
 
 
-def test_what_is_of_an_earlier_version_of_the_sweep_is_shown_and_compared_with_nothing():
+def test_a_removed_configuration_is_shown_and_not_compared():
     errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.6, 1: 0.6, 2: 0.6}}
     earlier = replace(configuration("a"), removed=True)
     rows = compare(sweep_of(earlier, configuration("b"), configuration("c")), curves(errors))
-    assert [(row.of.label, row.usable, row.notes) for row in rows] == [
+    assert [(row.configuration.label, row.usable, row.notes) for row in rows] == [
         ("b", True, ""), ("c", True, ""), ("a", False, "of an earlier version of this sweep"),
     ]  # fmt: skip
     alone = compare(sweep_of(configuration("b"), configuration("c")), curves(errors))
     assert [row.difference for row in rows] == [*(row.difference for row in alone), None]
     assert rows[2].objective.mean == pytest.approx(0.1)
     assert complete(rows) == "2 of 2 configurations complete, and 1 of an earlier version of this sweep"
-    nobody = compare(sweep_of(earlier, configuration("b", diverged={1: 7})), curves(errors))
-    assert [(row.of.label, row.usable, row.difference) for row in nobody] == [("b", False, None), ("a", False, None)]
+    none_usable = compare(sweep_of(earlier, configuration("b", diverged={1: 7})), curves(errors))
+    assert [(row.configuration.label, row.usable, row.difference) for row in none_usable] == [
+        ("b", False, None),
+        ("a", False, None),
+    ]
 
 
-def test_what_the_scheduler_stopped_is_not_compared_as_finished():
+def test_a_stopped_configuration_is_not_compared():
     row = configuration("a", status="KILLED", complete=False)
     stopped = replace(row, seeds=tuple(replace(run, stopped_at=40) for run in row.seeds))
     errors = {"a": {0: 0.1, 1: 0.1, 2: 0.1}, "b": {0: 0.5, 1: 0.4, 2: 0.6}}
     best, other = compare(sweep_of(stopped, configuration("b")), curves(errors))
-    assert best.of.label == "b" and best.usable
+    assert best.configuration.label == "b" and best.usable
     assert other.notes == "seeds 0 1 2 stopped at batch 40" and other.objective.n == 0
 
 
-def test_points_to_counts_who_got_there():
+def test_points_to_counts_the_seeds_that_reach_it():
     within = pd.concat(
         [curves({"a": {0: first, 1: first}}, "adaptation", step) for step, first in ((0, 0.8), (10, 0.4), (20, 0.2))]
     )
     within.loc[(within.seed == 1) & (within.step == 20), "value"] = 0.35
     (row,) = compare(sweep_of(configuration("a", (0, 1))), within, (0.4, 0.3))
-    assert row.points_to[0.4] == comparison.Reached(interval(np.array([10.0, 10.0])), 2, 2)
-    assert row.points_to[0.3].seeds == 1 and row.points_to[0.3].of == 2 and row.points_to[0.3].points.n == 0
+    assert row.points_to[0.4] == comparison.PointsTo(interval(np.array([10.0, 10.0])), 2, 2)
+    assert row.points_to[0.3].reached == 1 and row.points_to[0.3].total == 2 and row.points_to[0.3].points.n == 0
 
 
-def test_test_errors_are_shown_and_decide_nothing():
+def test_test_errors_are_shown_and_do_not_affect_the_order():
     errors = {"a": {0: 0.1, 1: 0.2, 2: 0.3}, "b": {0: 0.2, 1: 0.3, 2: 0.4}}
     tested = pd.concat(
         [
@@ -144,7 +149,7 @@ def test_test_errors_are_shown_and_decide_nothing():
         ]
     )
     a, b = compare(sweep_of(*map(configuration, errors)), curves(errors), (), tested)
-    assert a.of.label == "a" and a.test_error.mean == pytest.approx(0.9)
+    assert a.configuration.label == "a" and a.test_error.mean == pytest.approx(0.9)
     assert b.test_error.mean == pytest.approx(0.2) and b.test_error.n == 3
     assert compare(sweep_of(configuration("a")), curves(errors))[0].test_error is None
 

@@ -1,4 +1,4 @@
-"""A population's schedule as a figure: the right value at each batch, and a mark for each copy."""
+"""The chart of a population's schedule: the value at each batch, and a mark for each copy."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ import pytest
 from orchestrator.protocol.metrics import Interval
 from orchestrator.report import figures
 from orchestrator.report.charts import Chart
-from orchestrator.report.comparison import Row
-from orchestrator.report.lineage import Descent
+from orchestrator.report.comparison import ComparisonRow
+from orchestrator.report.lineage import Lineage
 from orchestrator.report.schedule_chart import schedule
 from orchestrator.tracking.reader import ConfigurationRuns
-from tests.orchestrator.report.test_lineage import descent
+from tests.orchestrator.report.test_lineage import lineage
 
 
-def row(configuration: str) -> Row:
-    of = ConfigurationRuns("run", configuration, configuration, "foml", False, True, (0,), {}, {}, ())
-    return Row(of, Interval(0.5, None, None, 1), Interval(0.5, None, None, 1))
+def row(configuration: str) -> ComparisonRow:
+    runs = ConfigurationRuns("run", configuration, configuration, "foml", False, True, (0,), {}, {}, ())
+    return ComparisonRow(runs, Interval(0.5, None, None, 1), Interval(0.5, None, None, 1))
 
 
 def points(reached: dict[str, int]) -> pd.DataFrame:
@@ -29,11 +29,11 @@ def points(reached: dict[str, int]) -> pd.DataFrame:
 
 @pytest.fixture
 def chart() -> Chart:
-    """Member a is at batch 12, b at 8, c at 6; in the table c stands first, then a."""
+    """Member a is at batch 12, b at 8, c at 6; the table's rows are c, a, b."""
     rows = [row("hash c"), row("hash a"), row("hash b")]
-    made = schedule("pop", rows, points({"hash a": 12, "hash b": 8, "hash c": 6}), [descent()])
-    assert made is not None
-    return made
+    chart = schedule("pop", rows, points({"hash a": 12, "hash b": 8, "hash c": 6}), [lineage()])
+    assert chart is not None
+    return chart
 
 
 def test_each_member_is_a_line_of_steps(chart: Chart) -> None:
@@ -45,7 +45,7 @@ def test_each_member_is_a_line_of_steps(chart: Chart) -> None:
         "member b": ([0, 8, 8, 8], [0.2, 0.2, 0.064, 0.064]),
         "member c": ([0, 4, 4, 6], [0.3, 0.3, 0.08, 0.08]),
     }
-    # The place in the table, which switches a series on and off, and the colour of the other charts.
+    # The row of the table, whose checkbox hides the series, and the colour of the other charts.
     assert {label: (line.owner, line.style) for label, line in lines.items()} == {
         "member a": (1, 1),
         "member b": (2, 2),
@@ -65,13 +65,13 @@ def test_each_copy_is_a_mark(chart: Chart) -> None:
 
 
 def test_a_panel_for_each_option_of_each_population_and_none_without_one() -> None:
-    content = descent().content
+    content = lineage().content
     members = [{**member, "values": {**member["values"], "alpha1": 0.0}} for member in content["members"]]
-    other = Descent({**content, "label": "foml K=1", "members": members, "rounds": []})
-    made = schedule("pop", [], points({}), [descent(), other])
-    assert made is not None
-    assert [panel.title for panel in made.panels] == ["foml K=5: beta1", "foml K=1: alpha1", "foml K=1: beta1"]
-    assert [panel.log_y for panel in made.panels] == [True, False, True]
+    other = Lineage({**content, "label": "foml K=1", "members": members, "rounds": []})
+    chart = schedule("pop", [], points({}), [lineage(), other])
+    assert chart is not None
+    assert [panel.title for panel in chart.panels] == ["foml K=5: beta1", "foml K=1: alpha1", "foml K=1: beta1"]
+    assert [panel.log_y for panel in chart.panels] == [True, False, True]
     assert schedule("pop", [row("x")], points({}), []) is None
 
 

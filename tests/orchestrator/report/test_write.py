@@ -1,4 +1,4 @@
-"""The report's files, and what stands in them."""
+"""The report's files and their content."""
 
 import json
 import math
@@ -13,12 +13,14 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.errors import OrchestratorError
+from orchestrator.plan.fate import INTERRUPTED, failed
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.report import __main__, charts, figures, tables, write
 from orchestrator.report.charts import Chart, Panel, Series
-from orchestrator.report.comparison import Difference, Reached, Row
-from orchestrator.report.html_charts import Hidden, plot
+from orchestrator.report.comparison import NO_INTERVAL, ComparisonRow, PairedDifference, PointsTo
+from orchestrator.report.html_charts import Toggles, plot
+from orchestrator.report.html_page import page
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns, load_curves
 from orchestrator.tracking.writer import Writer
 from tests.orchestrator import synthetic_sweep as synthetic
@@ -31,7 +33,7 @@ FILES = sorted(
 
 
 def three_learners(root):
-    """`tfs` would win, had it not lost a seed; then FOML, then `online`."""
+    """`tfs` has the lowest error but a diverged seed; then FOML, then `online`."""
     trials = [
         Trial(synthetic.configuration(learner, **options), (0, 1, 2))
         for learner, options in (("online", {}), ("foml", {"K": 5}), ("tfs", {}))
@@ -39,12 +41,14 @@ def three_learners(root):
     one = synthetic.make_sweep(root, "sweep", *trials)
     for trial, level in zip(trials, (0.6, 0.4, 0.2), strict=True):
         one.whole[trial.key] = synthetic.curves_of(trial, level=level)
-    lost = one.whole[trials[2].key]
-    lost.diverged[1] = 35
-    for curve in lost.by_batch.values():
+    diverged = one.whole[trials[2].key]
+    diverged.diverged[1] = 35
+    for curve in diverged.by_batch.values():
         curve[1, 35:] = math.nan
     for column in ("error", "test_error"):
-        lost.evaluations[column][(lost.evaluations["seed"] == 1) & (lost.evaluations["batch"] >= 35)] = math.nan
+        diverged.evaluations[column][(diverged.evaluations["seed"] == 1) & (diverged.evaluations["batch"] >= 35)] = (
+            math.nan
+        )
     return one
 
 
@@ -83,7 +87,7 @@ def painted(path):
     return float((np.ptp(pixels, axis=-1) > 0.1).mean())
 
 
-def test_files_and_what_is_in_them(finished):
+def test_files_and_their_content(finished):
     sweep, out, written = finished.sweep, finished.out, finished.report
     assert sorted(path.name for path in out.iterdir()) == FILES == sorted(path.name for path in written.paths)
     kept = MlflowClient(finished.uri).list_artifacts(finished.parent_id, "report")
@@ -104,9 +108,9 @@ def test_files_and_what_is_in_them(finished):
         assert float(row.seconds) == 1.5 and float(row.gradient_evaluations_per_datapoint) == 3.0
         assert json.loads(row.options)["alpha1"] == 0.001
         assert row.configuration == trial.configuration.hash and row.seeds == "0,1,2"
-    lost = summary.loc["tfs"]
-    assert float(lost.objective_mean) == pytest.approx(by_seed(sweep, tfs)[:, [0, 2]].mean())
-    assert lost.n == 2 and not lost.usable and str(lost.diverged_seeds) == "1" and lost.needs_boundaries
+    diverged = summary.loc["tfs"]
+    assert float(diverged.objective_mean) == pytest.approx(by_seed(sweep, tfs)[:, [0, 2]].mean())
+    assert diverged.n == 2 and not diverged.usable and str(diverged.diverged_seeds) == "1" and diverged.needs_boundaries
     pd.testing.assert_frame_equal(written.summary.set_index("label")[["n", "usable"]], summary[["n", "usable"]])
 
     points = pd.read_csv(out / "curves.csv")
@@ -133,7 +137,7 @@ def test_the_table(finished):
     lines = finished.report.table.splitlines()
     means = [by_seed(finished.sweep, trial).mean(axis=0) for trial in finished.sweep.plan.trials]
     final = by_seed(finished.sweep, finished.sweep.plan.trials[1])[-1].mean()
-    head = "learner hyper-parameters cumulative error minus the best, p final error gradients/datapoint seconds boundaries notes"
+    head = "learner hyper-parameters cumulative error difference to best, p final error gradients/datapoint seconds boundaries notes"
     assert " ".join(lines[0].split()) == head
     best, apart = interval(means[1]), interval(means[0] - means[1])
     row = f"foml K=5 {best.mean:.4f} ± {best.high - best.mean:.4f} (n=3) – {final:.4f} 3.0 1.5 no"
@@ -152,35 +156,37 @@ def runs(label, planned=(0,), **changes):
     return ConfigurationRuns(**{**standard, **changes})
 
 
-NOTHING = Interval(math.nan, None, None, 0)
-LOST = Row(runs("online", (0, 1, 2)), NOTHING, NOTHING, {0: "interrupted", 2: "interrupted", 1: "failed"})
-ALONE = Row(runs("foml K=5"), Interval(0.25, None, None, 1), Interval(0.5, None, None, 1), values={0: 0.25})
+INCOMPLETE = ComparisonRow(
+    runs("online", (0, 1, 2)), NO_INTERVAL, NO_INTERVAL, {0: INTERRUPTED, 2: INTERRUPTED, 1: failed("broken")}
+)
+ALONE = ComparisonRow(runs("foml K=5"), Interval(0.25, None, None, 1), Interval(0.5, None, None, 1), values={0: 0.25})
 
 
-def test_the_table_of_what_is_not_there():
-    assert tables.text([ALONE, LOST], "online_error").splitlines() == [
-        "learner  hyper-parameters  online error      minus the best, p  final error  gradients/datapoint  seconds  boundaries  notes",
-        "-------  ----------------  ----------------  -----------------  -----------  -------------------  -------  ----------  "
+def test_the_table_of_incomplete_configurations():
+    assert tables.text([ALONE, INCOMPLETE], "online_error").splitlines() == [
+        "learner  hyper-parameters  online error      difference to best, p  final error  gradients/datapoint  seconds  boundaries  notes",
+        "-------  ----------------  ----------------  ---------------------  -----------  -------------------  -------  ----------  "
         + "-" * len("seeds 0 2 interrupted, seed 1 failed"),
-        "foml     K=5               0.2500 ± – (n=1)  –                       0.5000                    –        –  no",
-        "online   –                 –                 –                            –                    –        –  no          "
+        "foml     K=5               0.2500 ± – (n=1)  –                           0.5000                    –        –  no",
+        "online   –                 –                 –                                –                    –        –  no          "
         "seeds 0 2 interrupted, seed 1 failed",
     ]
 
 
 def test_tables_in_other_forms_hold_the_same_cells():
-    nasty = Row(
-        runs("foml a=50%_x|<b>"), Interval(0.5, 0.25, 0.75, 3), NOTHING,
-        difference=Difference(Interval(0.25, 0.0, 0.5, 3), 0.0004), test_error=Interval(0.75, 0.5, 1.0, 3),
-        points_to={0.2: Reached(Interval(30, 20, 40, 3), 3, 3), 0.1: Reached(NOTHING, 1, 3)},
+    nasty = ComparisonRow(
+        runs("foml a=50%_x|<b>"), Interval(0.5, 0.25, 0.75, 3), NO_INTERVAL,
+        difference=PairedDifference(Interval(0.25, 0.0, 0.5, 3), 0.0004), test_error=Interval(0.75, 0.5, 1.0, 3),
+        points_to={0.2: PointsTo(Interval(30, 20, 40, 3), 3, 3), 0.1: PointsTo(NO_INTERVAL, 1, 3)},
     )  # fmt: skip
     head, line = tables.cells([nasty], "cumulative_error")
     assert line[1:5] == ("a=50%_x|<b>", "0.5000 ± 0.2500 (n=3)", "+0.2500 ± 0.2500, <0.001", "0.7500 ± 0.2500 (n=3)")
     assert head[4] == "test error"
-    made = tables.latex([nasty], "cumulative_error")
-    assert "foml & a=50\\%\\_x|$<$b$>$ & 0.5000 $\\pm$ 0.2500 (n=3) & +0.2500 $\\pm$ 0.2500, $<$0.001 &" in made
-    assert synthetic.count("&") == 2 * (len(head) - 1) and "{lllllrrrll}" in made
-    assert "<td>a=50%_x|&lt;b&gt;</td>" in tables.as_html([head, line])
+    latex = tables.latex([nasty], "cumulative_error")
+    assert "foml & a=50\\%\\_x|$<$b$>$ & 0.5000 $\\pm$ 0.2500 (n=3) & +0.2500 $\\pm$ 0.2500, $<$0.001 &" in latex
+    assert latex.count("&") == 2 * (len(head) - 1) and "{lllllrrrll}" in latex
+    sweep = SweepRuns(None, "x", "sweep", "cumulative_error", "min", ())
+    assert "<td>a=50%_x|&lt;b&gt;</td>" in page(sweep, [nasty], [])
     assert "| foml | a=50%_x\\|<b> |" in tables.markdown([nasty], "cumulative_error", 4_000)
     assert tables.points_to([nasty]) == [
         ("configuration", "points to 0.2", "points to 0.1"),
@@ -188,11 +194,11 @@ def test_tables_in_other_forms_hold_the_same_cells():
     ]
 
 
-def test_a_description_that_would_be_too_long_counts_what_it_leaves_out():
-    made = tables.markdown([ALONE] * 100, "cumulative_error", 1_000)
-    shown = synthetic.count("| foml | K=5 |")
-    assert len(made) <= 1_000 and shown > 3
-    assert synthetic.endswith(f"\n\n… and {100 - shown} more configurations: see the report.")
+def test_a_long_description_ends_with_the_number_of_rows_left_out():
+    markdown = tables.markdown([ALONE] * 100, "cumulative_error", 1_000)
+    shown = markdown.count("| foml | K=5 |")
+    assert len(markdown) <= 1_000 and shown > 3
+    assert markdown.endswith(f"\n\n… and {100 - shown} more configurations: see the report.")
 
 
 def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, capsys):
@@ -202,7 +208,9 @@ def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, 
     assert writer.drain() == []
     empty = write.write_report("sweep", tracking_uri, tmp_path / "empty")
     assert empty.best is None and len(empty.table.splitlines()) == 2 and len(empty.summary) == 0
-    assert "Cumulative error: no task is over yet" in (tmp_path / "empty" / "report.html").read_text(encoding="utf-8")
+    assert "Cumulative error: no task is finished yet" in (tmp_path / "empty" / "report.html").read_text(
+        encoding="utf-8"
+    )
     assert capsys.readouterr().err == ""
     sweep.write_chunk(foml)
     writer.finished(foml.key)
@@ -222,7 +230,7 @@ def test_an_interrupted_sweep_can_be_reported_on(sweep, tracking_uri, tmp_path, 
     assert painted(tmp_path / "out" / "learning_curves.png") > 0.01
 
 
-def test_no_winner_where_every_configuration_has_lost_a_seed(sweep, tracking_uri, tmp_path):
+def test_no_best_configuration_if_each_has_a_diverged_seed(sweep, tracking_uri, tmp_path):
     for trial in sweep.plan.trials:
         sweep.whole[trial.key].diverged[0] = 59
     synthetic.write_all(sweep, tracking_uri)
@@ -233,8 +241,8 @@ def test_no_winner_where_every_configuration_has_lost_a_seed(sweep, tracking_uri
 
 def line(label, style, low=None, kind="line"):
     curve = np.linspace(0.8, 0.2, 20) - 0.03 * (style or 0)
-    nothing = np.full(20, math.nan)
-    return Series(label, np.arange(1, 21), curve, nothing if low is None else low, curve + 0.05, style, kind=kind)
+    nan = np.full(20, math.nan)
+    return Series(label, np.arange(1, 21), curve, nan if low is None else low, curve + 0.05, style, kind=kind)
 
 
 def test_grey_lines_add_no_colour(tmp_path):
@@ -255,35 +263,37 @@ def test_grey_lines_add_no_colour(tmp_path):
 def rows_of(*configurations):
     """Rows from (learner, options, objective)."""
     return [
-        Row(runs(f"{learner} {options}", parameters=options), Interval(mean, mean - 0.1, mean + 0.1, 3), NOTHING)
+        ComparisonRow(
+            runs(f"{learner} {options}", parameters=options), Interval(mean, mean - 0.1, mean + 0.1, 3), NO_INTERVAL
+        )
         for learner, options, mean in configurations
     ]
 
 
 def charted(rows):
     points = [
-        (row.of.hash, seed, metric, step, 0.5)
+        (row.configuration.hash, seed, metric, step, 0.5)
         for row in rows
         for seed in (0,)
         for metric in ("cumulative_error", "validation_error")
         for step in (0, 1)
     ]
     curves = pd.DataFrame(points, columns=["configuration", "seed", "metric", "step", "value"])
-    made = charts.all_charts(SweepRuns(None, "x", "sweep", "cumulative_error", "min", ()), rows, curves)
-    return {chart.name: chart for chart in made}
+    all_charts = charts.all_charts(SweepRuns(None, "x", "sweep", "cumulative_error", "min", ()), rows, curves)
+    return {chart.name: chart for chart in all_charts}
 
 
 def test_an_ablation_among_many_has_colours_of_its_own_and_a_legend_on_the_page():
     rows = rows_of(*(("foml", {"K": K}, 0.1 * K) for K in range(1, 10)))
     curves, *_ = charted(rows)["ablation_K"].panels
     assert [series.style for series in curves.series] == list(range(9)) and curves.own_colours
-    (legend,) = plot(curves, (0.0, 1.0), Hidden()).legend
-    assert [item.label.value for item in legend.items] == [row.of.label for row in rows]
+    (legend,) = plot(curves, (0.0, 1.0), Toggles()).legend
+    assert [item.label.value for item in legend.items] == [row.configuration.label for row in rows]
     overview, *_ = charted(rows)["learning_curves"].panels
-    assert not overview.own_colours and not plot(overview, (0.0, 1.0), Hidden()).legend
+    assert not overview.own_colours and not plot(overview, (0.0, 1.0), Toggles()).legend
 
 
-def test_an_ablation_is_of_configurations_that_differ_in_nothing_else():
+def test_an_ablation_has_configurations_that_differ_in_one_option_only():
     rows = rows_of(
         ("foml", {"K": 5, "beta1": 0.1}, 0.2),
         ("foml", {"K": 10, "beta1": 0.1}, 0.3),
@@ -291,10 +301,14 @@ def test_an_ablation_is_of_configurations_that_differ_in_nothing_else():
         ("foml", {"K": 1, "beta1": 0.1}, 0.5),
         ("online", {"beta1": 0.1}, 0.6),
     )
-    made = charted(rows)
-    assert "ablation_meta_updates" not in made
-    curves, _, effect = made["ablation_K"].panels
-    assert [series.label for series in curves.series] == [rows[3].of.label, rows[0].of.label, rows[1].of.label]
+    by_name = charted(rows)
+    assert "ablation_meta_updates" not in by_name
+    curves, _, effect = by_name["ablation_K"].panels
+    assert [series.label for series in curves.series] == [
+        rows[3].configuration.label,
+        rows[0].configuration.label,
+        rows[1].configuration.label,
+    ]
     assert [series.style for series in curves.series] == [3, 0, 1] and not curves.own_colours, "as in every other chart"
     (joined,) = effect.series
     assert joined.x.tolist() == [1, 5, 10] and joined.y.tolist() == [0.5, 0.2, 0.3]
@@ -324,13 +338,13 @@ def test_effects_have_a_panel_for_each_option_that_varies():
 
 
 def test_effects_are_of_options_that_every_configuration_keeps() -> None:
-    """Beside a population's members, which only begin with their values, stands the same learner with values of its own."""
+    """Members of a population have only initial values; another configuration of the learner has constant ones."""
     members = [("foml", {"K": K, "alpha1_at_first": rate}, 0.3) for K, rate in ((1, 0.01), (5, 0.02), (1, 0.03))]
     panels = charted(rows_of(*members, ("foml", {"K": 5, "alpha1": 0.01}, 0.2)))["effects"].panels
     assert [panel.x_label for panel in panels] == ["K"]
 
 
-def test_a_learner_that_learns_nothing_has_no_correlation(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_constant_objective_has_no_correlation(recwarn: pytest.WarningsRecorder) -> None:
     rows = rows_of(*(("foml", {"beta1": 10.0**-number}, 0.5) for number in range(6)))
     (panel,) = charted(rows)["effects"].panels
     assert panel.title == "beta1" and not recwarn.list
@@ -345,14 +359,14 @@ def test_limits_of_y_are_the_means():
 
 
 def test_points_show_their_intervals_as_far_as_an_error_goes():
-    """An option that does nothing must not look as if it did: K = 1 and 5 of two seeds, 0.73 ± 0.56 and 0.72 ± 0.26."""
+    """A difference far below the intervals must not fill the panel: 0.73 ± 0.56 and 0.72 ± 0.26 of two seeds."""
     x, y = np.array([1.0, 5.0]), np.array([0.73, 0.72])
     half = np.array([0.56, 0.26])
     points = Series("foml", x, y, y - half, y + half, 0, kind="both")
     low, high = Panel("", "", "", (points,), from_zero=False).y_limits
     assert low == pytest.approx(0.17 - 0.05 * 0.83) and high == pytest.approx(1.0 + 0.05 * 0.83)
-    nothing = np.full(2, np.nan)
-    alone = Panel("", "", "", (Series("one seed", x, y, nothing, nothing, 0, kind="points"),), from_zero=False)
+    nan = np.full(2, np.nan)
+    alone = Panel("", "", "", (Series("one seed", x, y, nan, nan, 0, kind="points"),), from_zero=False)
     assert alone.y_limits == pytest.approx((0.70, 0.75))
 
 
@@ -412,13 +426,13 @@ def test_the_command(sweep, tracking_uri, tmp_path, capsys):
     synthetic.write_all(sweep, tracking_uri)
     out = tmp_path / "from the command"
     assert __main__.main(["--tracking-uri", tracking_uri, "--out", str(out)]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
-    assert told.out.startswith("learner ") and str(out / "summary.csv") in told.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert output.out.startswith("learner ") and str(out / "summary.csv") in output.out
     assert sorted(path.name for path in out.iterdir()) == FILES
 
 
-def test_it_goes_where_the_sweep_has_written_its_own(finished, tmp_path, monkeypatch):
+def test_the_default_folder_is_that_of_the_sweeps_own_report(finished, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert __main__.main(["sweep", "--tracking-uri", finished.uri]) == 0
     assert (tmp_path / "reports/sweep/report.html").exists()
@@ -427,13 +441,13 @@ def test_it_goes_where_the_sweep_has_written_its_own(finished, tmp_path, monkeyp
     assert sorted(path.name for path in (tmp_path / "results/sweep/report").iterdir()) == FILES
 
 
-def test_mistakes_of_the_user_are_one_line_and_exit_code_2(sweep, tracking_uri, tmp_path, capsys):
+def test_bad_input_is_one_line_and_exit_code_2(sweep, tracking_uri, tmp_path, capsys):
     synthetic.write_all(sweep, tracking_uri)
     assert __main__.main(["other", "--tracking-uri", tracking_uri]) == 2
     assert capsys.readouterr().err == (f"sweep: {tracking_uri} has none of this name (got other); there are: sweep\n")
     assert __main__.main(["sweep", "--tracking-uri", tracking_uri, "--experiment", "nix"]) == 2
-    told = capsys.readouterr().err
-    assert told == f"--experiment: {tracking_uri} has none of this name (got nix); there are: experiment\n"
+    output = capsys.readouterr().err
+    assert output == f"--experiment: {tracking_uri} has none of this name (got nix); there are: experiment\n"
     assert __main__.main(["sweep", "--tracking-uri", tracking_uri, "--points-to", "0.2", "3", "--dpi", "3"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "--points-to: must be errors from 0 to below 1 (got [3.0])",
