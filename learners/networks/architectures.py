@@ -1,4 +1,4 @@
-"""The two networks of the paper, as modules."""
+"""The two networks of the paper as PyTorch modules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 
 class EmbeddingNet(nn.Module):
-    """A network in two parts: `embed` gives features [B, F], `head` turns them into logits [B, C].
+    """A network in two parts: `embed` computes features [B, F], `head` computes logits [B, C] from them.
 
-    A network of the user's own subclasses this, sets `features` (F) and defines `embed` and `head`.
+    A subclass sets `features` (F) and `head`, and defines `embed`.
     """
 
     features: int
@@ -50,7 +50,8 @@ class RainbowNet(EmbeddingNet):
 class SiameseNet(EmbeddingNet):
     """7 × (3×3 convolution, ReLU, batch norm), max-pool after every second; squared difference, linear (appendix A.2).
 
-    Takes pairs [B, 2, C, H, W]; both branches go through as one batch of 2B, so that they share batch statistics.
+    Its input are pairs [B, 2, C, H, W]. Both branches are computed as one batch of 2B, so that they share batch
+    statistics.
     """
 
     filters = (32, 32, 32, 64, 64, 64, 128)

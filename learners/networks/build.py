@@ -16,10 +16,17 @@ def default_for(images_per_datapoint: int) -> str:
 
 
 def build(name: str, image_shape: Sequence[int], classes: int, *, tangent: bool = True, **where: Any) -> Network:
-    """The network called `name` for images of (C, H, W); `where` is `device` and `dtype`.
+    """The network called `name`.
 
-    With `tangent` its training passes are the hand-written ones of `learners.networks.tangent`, else
-    autograd's: equal values.
+    Args:
+        name: "rainbow" or "siamese".
+        image_shape: (C, H, W) of an image.
+        classes: number of classes.
+        tangent: use the hand-written training passes of `learners.networks.tangent`; False: autograd, equal values.
+        where: `device` and `dtype`.
+
+    Raises:
+        ValueError: there is no network of this name.
     """
     if name not in NETWORKS:
         raise ValueError(f"network must be one of {', '.join(sorted(NETWORKS))} (got {name})")

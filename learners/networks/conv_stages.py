@@ -1,25 +1,25 @@
 """Convolution, max-pool and ReLU as one stage: forward, backward, and the tangents of both.
 
-Max-pool and ReLU commute, so a stage pools first and its ReLU works on a quarter of the values. Pooling picks one of
-the four places p of a 2×2 tile of outputs, and ReLU lets it pass or not; the convolution is taken apart into components
-c (Winograd's 16, or the four places themselves, with A = 1). A whole stage is
+Max-pool and ReLU commute, so a stage pools first and its ReLU processes a quarter of the values. Pooling selects one of
+the four places p of a 2×2 tile of outputs, and ReLU passes or blocks it. The convolution is decomposed into components
+c (Winograd's 16, or the four places themselves with A = 1). A whole stage is
 
     y = Σ_p s_p z_p,    z_p = Σ_c A_pc m_c,    m_c = patches_c weights_cᵀ,
 
-with a selection s of 0 and 1 that is constant wherever the network is differentiable. Hence (dots are tangents, δ is
-the gradient by y)
+with a selection s of 0 and 1 that is constant wherever the network is differentiable. Hence, where a dot is a tangent
+and δ is the gradient with respect to y,
 
     ẏ = Σ_p s_p ż_p,   ṁ_c = patches_c ẇeights_cᵀ + ṗatches_c weights_cᵀ
-    by m: μ_c = Σ_p A_pc s_p δ,  μ̇_c = Σ_p A_pc s_p δ̇
-    by weights: μ_cᵀ patches_c,  with tangent μ̇_cᵀ patches_c + μ_cᵀ ṗatches_c
-    by patches: μ_c weights_c,  with tangent μ̇_c weights_c + μ_c ẇeights_c.
+    gradient with respect to m:        μ_c = Σ_p A_pc s_p δ,   with tangent μ̇_c = Σ_p A_pc s_p δ̇
+    gradient with respect to weights:  μ_cᵀ patches_c,         with tangent μ̇_cᵀ patches_c + μ_cᵀ ṗatches_c
+    gradient with respect to patches:  μ_c weights_c,          with tangent μ̇_c weights_c + μ_c ẇeights_c.
 
-Parameters (or a direction) are read from, and gradients written to, tensors given when a stage is made.
+A stage reads its parameters (or a direction v) from tensors, and writes its gradient to tensors, that are passed to its
+constructor.
 
-A stage's tensors are made once for a shape of batch and written again and again; what a pass must remember it borrows
-(`StageMemory`, `FirstStageMemory`). At these sizes, fresh memory and new views would cost as much as the arithmetic.
-
-Axes: R replicates, c components, p places, T tiles (of all pictures), K filters, C channels.
+A stage allocates its tensors and their views once per batch shape and overwrites them in every pass. What a pass needs
+later is in a `StageMemory` or `FirstStageMemory` of that pass. For networks this small, allocating memory and creating
+views in every pass would cost as much as the arithmetic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from learners.networks.winograd import BIAS, COMPONENTS, TileTransform, output_m
 
 
 class ConvolutionViews:
-    """Views of one convolution in flat parameters or their gradient, from weight [R, K·C·9] and bias [R, K]."""
+    """Views of one convolution's weight [R, K·C·9] and bias [R, K] in flat parameters or in their gradient."""
 
     def __init__(self, weight: Tensor, bias: Tensor, channels: int) -> None:
         R, filters = bias.shape
@@ -44,17 +44,17 @@ class ConvolutionViews:
 
 
 class StackedMatrices:
-    """A tensor [R, c, rows, columns] and the views that matrix products and linear maps over c take of it."""
+    """A tensor [R, c, rows, columns], and its views for matrix products and for linear maps over c."""
 
-    def __init__(self, whole: Tensor) -> None:
-        self.whole = whole
-        self.matrices = whole.flatten(0, 1)
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.matrices = tensor.flatten(0, 1)
         self.transposed = self.matrices.transpose(1, 2)
-        self.vectors = whole.flatten(2)
+        self.vectors = tensor.flatten(2)
 
 
 class ScratchMemory:
-    """Memory that the stages use one after another and leave nothing in, small enough to stay in the cache."""
+    """Temporary memory that all stages share, so that it stays in the cache. It holds nothing between two calls."""
 
     def __init__(self, like: Tensor, products: int, half: int) -> None:
         self._products, self._half = like.new_empty(products), like.new_empty(half)
@@ -67,9 +67,9 @@ class ScratchMemory:
 
 
 class MaxPoolReLU:
-    """Max-pool and ReLU of the four places of a tile, [R, 4, T, K] → [R, T, K], with the choice as numbers 1 and 0.
+    """Max-pool and ReLU of the four places of a tile, [R, 4, T, K] → [R, T, K], with the selection as numbers 0 and 1.
 
-    The first of equal places is taken, and nothing passes at 0, as PyTorch has it.
+    As in PyTorch, the first of equal places is selected, and ReLU blocks a value of 0.
     """
 
     def __init__(self, places: Tensor, values: Tensor, scratch: tuple[Tensor, Tensor]) -> None:
@@ -77,12 +77,12 @@ class MaxPoolReLU:
         self._upper, self._lower = scratch
 
     def run(self) -> None:
-        """Write the values, and over each place whether it was taken and passed."""
+        """Write the values, and overwrite each place by 1 if it was selected and passed, else by 0."""
         first, second, third, fourth = self._places
         upper = torch.maximum(first, second, out=self._upper)
         lower = torch.maximum(third, fourth, out=self._lower)
         torch.maximum(upper, lower, out=self._values).clamp_min_(0)
-        # From here on numbers 1 and 0, in place: comparisons that make bool of it cost five times as much.
+        # From here on the places hold 0 and 1, in place: comparisons with a bool result cost five times as much.
         second.gt_(first)
         fourth.gt_(third)
         lower.gt_(upper)
@@ -96,10 +96,10 @@ class MaxPoolReLU:
 
 
 class FirstConvStage:
-    """The stage that sees the pictures: few channels, and nothing asks for the gradient by them.
+    """The stage whose input are the images: few channels, and no gradient with respect to its input.
 
-    Its components are the four places, its patches the 3×3×C inputs of each output and a 1 for the bias; all places
-    share their weights, so that one product serves the four.
+    Its components are the four places. A patch has the 3×3×C inputs of an output and a 1 for the bias. All places have
+    the same weights, so that one matrix product computes all four.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class FirstConvStage:
         self._bias, self._by_bias = self._weights[:, -1], self._by_weights[:, -1]
 
     def forward(self, memory: FirstStageMemory, x: Tensor) -> None:
-        """Write `values`, for pictures [R, N, C, H, W]."""
+        """Write `values`, for images x [R, N, C, H, W]."""
         self._interior.copy_(x[..., self._used[0], self._used[1]])
         for rows, windows in memory.windows:
             rows.copy_(windows)
@@ -138,14 +138,14 @@ class FirstConvStage:
         memory.pool.run()
 
     def backward(self, memory: FirstStageMemory) -> None:
-        """Write the gradient, from `by_values`. Serves tangents as it is."""
+        """Write the gradient from `by_values`; also the tangent of the gradient from the tangent of `by_values`."""
         torch.mul(memory.selection, self._slope, out=self.places)
         torch.bmm(memory.patches_t, self._products, out=self._by_weights)
         self._gradient.kernels.copy_(self._by_kernels)
         self._gradient.bias.copy_(self._by_bias)
 
     def tangent(self, memory: FirstStageMemory) -> None:
-        """Write the tangent of the values into `values`."""
+        """Write the tangent of the values to `values`."""
         self._set_weights()
         torch.bmm(memory.patches, self._weights, out=self._products)
         torch.sum(self.places.mul_(memory.selection), 1, out=self.values)
@@ -156,7 +156,7 @@ class FirstConvStage:
 
 
 class FirstStageMemory:
-    """What the first stage keeps of a pass: patches [R, 4·T, 9·C + 1] and selection [R, 4, T, K]."""
+    """The tensors of one pass of the first stage: patches [R, 4·T, 9·C + 1] and selection [R, 4, T, K]."""
 
     def __init__(self, stage: FirstConvStage) -> None:
         R, _, _, N, h, w, _, _ = stage.windows.shape
@@ -164,7 +164,7 @@ class FirstStageMemory:
         self.patches = stage.values.new_ones(R, 4 * N * h * w, 9 * C + 1)
         self.patches_t = self.patches.transpose(1, 2)
         windows = self.patches.view(R, 2, 2, N, h, w, 9 * C + 1)[..., :-1].unflatten(-1, (3, 3 * C))
-        # Row by row of the kernel: one copy of all, with a dimension more to count, takes twice as long.
+        # One copy per row of the kernel: a single copy, with one more dimension, takes twice as long.
         self.windows = list(zip(windows.unbind(-2), stage.windows.unbind(-2), strict=True))
         self.selection = torch.empty_like(stage.places)
         self.products = self.selection.flatten(1, 2)
@@ -172,10 +172,7 @@ class FirstStageMemory:
 
 
 class ConvStage:
-    """A stage in the middle, its convolution in Winograd's components.
-
-    Reads x, writes the gradient by it.
-    """
+    """A later stage, with its convolution in Winograd's components. Reads x, writes the gradient with respect to x."""
 
     def __init__(
         self, x: Tensor, by_x: Tensor, parameters: ConvolutionViews, gradient: ConvolutionViews, scratch: ScratchMemory
@@ -194,17 +191,20 @@ class ConvStage:
         self._by_kernels = x.new_empty(R, 9, filters * C)
         self._by_kernels_t = self._by_kernels.transpose(1, 2)
         self._products = StackedMatrices(scratch.products(R, COMPONENTS, T, filters))
-        self._bias = self._products.whole[:, BIAS]
+        self._bias = self._products.tensor[:, BIAS]
         self.places = StackedMatrices(x.new_empty(R, 4, T, filters))
         self.weights, self._by_weights = (StackedMatrices(x.new_empty(R, COMPONENTS, filters, C)) for _ in range(2))
         self.patches = StackedMatrices(x.new_empty(R, COMPONENTS, T, C))
-        self._cutting, self._pasting = self.tiles(self.patches), TileTransform(by_x, self.patches.whole, self._half)
-        # `tangent` leaves the selection here in components, for `tangent_backward` to make the pass's products of it.
-        self._selection = StackedMatrices(torch.empty_like(self._products.whole))
+        self._patch_transform, self._gradient_transform = (
+            self.tiles(self.patches),
+            TileTransform(by_x, self.patches.tensor, self._half),
+        )
+        # The selection in components: written by `tangent`, read by `tangent_backward`.
+        self._selection = StackedMatrices(torch.empty_like(self._products.tensor))
 
     def tiles(self, patches: StackedMatrices) -> TileTransform:
-        """Cuts x into these patches."""
-        return TileTransform(self._x, patches.whole, self._half)
+        """The transform from x to `patches`."""
+        return TileTransform(self._x, patches.tensor, self._half)
 
     def forward(self, memory: StageMemory) -> None:
         """Write `values`."""
@@ -216,55 +216,55 @@ class ConvStage:
         memory.pool.run()
 
     def backward(self, memory: StageMemory) -> None:
-        """From `by_values`: write the gradient, and that by x."""
+        """Write the gradient and the gradient with respect to x, from `by_values`."""
         memory.slope.copy_(self.slope)
-        torch.mul(memory.selection.whole, self.slope, out=self.places.whole)
+        torch.mul(memory.selection.tensor, self.slope, out=self.places.tensor)
         torch.bmm(self._selection_map, self.places.vectors, out=self._products.vectors)
         torch.bmm(self._products.transposed, memory.patches.matrices, out=self._by_weights.matrices)
         self._write()
         torch.bmm(self._products.matrices, memory.weights.matrices, out=self.patches.matrices)
-        self._pasting.transpose()
+        self._gradient_transform.transpose()
 
     def tangent(self, memory: StageMemory) -> None:
-        """Write the tangent of the values into `values`, from that of x."""
-        self._cutting.forward()
+        """Write the tangent of the values to `values`, from the tangent of x."""
+        self._patch_transform.forward()
         self._transform(self.weights)
         torch.bmm(memory.patches.matrices, self.weights.transposed, out=self._products.matrices)
         self._products.matrices.baddbmm_(self.patches.matrices, memory.weights.transposed)
         self._bias.add_(self._parameters.biases)
-        # Here and in `tangent_backward` the selection is needed three times: so it is taken to the components, once.
+        # Used three times, here and in `tangent_backward`: transformed to components once.
         torch.bmm(self._selection_map, memory.selection.vectors, out=self._selection.vectors)
-        torch.sum(self._products.whole.mul_(self._selection.whole), 1, out=self.values)
+        torch.sum(self._products.tensor.mul_(self._selection.tensor), 1, out=self.values)
 
     def tangent_backward(self, memory: StageMemory) -> None:
-        """The tangent of `backward`, straight after `tangent`, whose patches, weights and selection it uses."""
-        torch.mul(self._selection.whole, self.slope, out=self._products.whole)
-        constant = self._selection  # from here on μ
-        constant.whole.mul_(memory.slope)
+        """The tangent of `backward`. Call immediately after `tangent`, whose tensors it reads."""
+        torch.mul(self._selection.tensor, self.slope, out=self._products.tensor)
+        mu = self._selection  # overwritten by μ
+        mu.tensor.mul_(memory.slope)
         torch.bmm(self._products.transposed, memory.patches.matrices, out=self._by_weights.matrices)
-        self._by_weights.matrices.baddbmm_(constant.transposed, self.patches.matrices)
+        self._by_weights.matrices.baddbmm_(mu.transposed, self.patches.matrices)
         self._write()
         torch.bmm(self._products.matrices, memory.weights.matrices, out=self.patches.matrices)
-        self.patches.matrices.baddbmm_(constant.matrices, self.weights.matrices)
-        self._pasting.transpose()
+        self.patches.matrices.baddbmm_(mu.matrices, self.weights.matrices)
+        self._gradient_transform.transpose()
 
     def _transform(self, weights: StackedMatrices) -> None:
         torch.bmm(self._weight_map, self._parameters.columns, out=weights.vectors)
 
     def _write(self) -> None:
-        # By way of [9, K·C]: a product with so few columns as [K·C, 9] has takes four times as long.
+        # As [9, K·C] and transposed: a product with only 9 columns takes four times as long.
         torch.bmm(self._kernel_map, self._by_weights.vectors, out=self._by_kernels)
         self._gradient.rows.copy_(self._by_kernels_t)
         torch.sum(self._bias, 1, out=self._gradient.bias)
 
 
 class StageMemory:
-    """What a stage keeps of a pass: patches, weights, selection [R, 4, T, K] and the gradient by its values."""
+    """The tensors of one pass of a later stage: patches, weights, selection [R, 4, T, K], and `by_values` as slope."""
 
     def __init__(self, stage: ConvStage) -> None:
         self.patches, self.weights, self.selection = (
-            StackedMatrices(torch.empty_like(stack.whole)) for stack in (stage.patches, stage.weights, stage.places)
+            StackedMatrices(torch.empty_like(stack.tensor)) for stack in (stage.patches, stage.weights, stage.places)
         )
         self.slope = torch.empty_like(stage.slope)
         self.tiles = stage.tiles(self.patches)
-        self.pool = MaxPoolReLU(self.selection.whole, stage.values, stage.pairs)
+        self.pool = MaxPoolReLU(self.selection.tensor, stage.values, stage.pairs)

@@ -1,8 +1,10 @@
-"""Training passes on a GPU, recorded once and played back: there, starting a kernel takes longer than running it.
+"""Training passes on a GPU, recorded once as CUDA graphs and replayed.
 
-A CUDA graph repeats the same kernels on the same memory. A `Slot` is that memory: tensors to put a pass's inputs in,
-the pass recorded on them, and its Hessian-vector product. As many slots are made as passes are alive at once (FOML
-keeps the last K); a pass that dies leaves its slot to the next. Same kernels, same order: the same numbers.
+For networks this small, launching a kernel takes longer than running it. A CUDA graph launches all kernels of a pass at
+once, always on the same memory. A `Slot` is that memory: input tensors, the pass recorded on them, and its
+Hessian-vector product. There are as many slots as passes that exist at the same time (FOML keeps the last K); when a
+pass is deleted, its slot is free for the next one. The kernels and their order are the same as without a recording, and
+so are the numbers.
 """
 
 from __future__ import annotations
@@ -17,26 +19,26 @@ from learners.networks.network import Network, TrainingPass
 
 Key = tuple[Any, ...]
 Result = TypeVar("Result")
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 
 RECORD_FROM = 3
-"""A shape of batch is recorded when it comes for this time: recording costs as much as some dozens of passes."""
+"""A batch shape is recorded at its third use: a recording costs as much as several dozen passes."""
 SHAPES = 4
-"""Shapes that recordings are kept for, the latest."""
+"""Number of batch shapes whose recordings are kept, the most recently used."""
 
 
 class Recording(Generic[Result]):
-    """A function of tensors, played back on memory of its own: `result` is overwritten by every call."""
+    """A function of tensors as a CUDA graph with its own memory; each call overwrites `result`."""
 
     def __init__(self, work: Callable[..., Result], inputs: Sequence[Tensor], pool: Any = None) -> None:
         self._inputs = [tensor.clone() for tensor in inputs]
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries take their memory at a first run, which must not be recorded
+        warm_up = torch.cuda.Stream()
+        warm_up.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm_up):  # libraries allocate memory at their first call, which must not be recorded
             work(*self._inputs)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(warm_up)
         self._graph = torch.cuda.CUDAGraph()
-        # A trial's other threads may call CUDA meanwhile: their calls are not forbidden.
+        # "thread_local" permits CUDA calls of the trial's other threads during the recording.
         with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
             self.result = work(*self._inputs)
 
@@ -45,88 +47,91 @@ class Recording(Generic[Result]):
         return self._graph.pool()
 
     def __call__(self, *inputs: Tensor) -> Result:
-        for own, given in zip(self._inputs, inputs, strict=True):
-            own.copy_(given)
+        for recorded, value in zip(self._inputs, inputs, strict=True):
+            recorded.copy_(value)
         self._graph.replay()
         return self.result
 
 
 class Slot:
-    """One pass and its Hessian-vector product, recorded.
+    """The recordings of one pass and of its Hessian-vector product.
 
-    `make`: of phi, statistics, x and labels.
+    `make` computes the pass from phi, statistics, x and labels.
     """
 
     def __init__(self, make: Callable[..., TrainingPass], inputs: Sequence[Tensor], twice: bool) -> None:
-        self.first = Recording(make, inputs)
-        self.second: Recording[Tensor] | None = None
+        self.gradient = Recording(make, inputs)
+        self.product: Recording[Tensor] | None = None
         if twice:
-            made = self.first(*inputs)
-            # Its memory lies with the first's: it reads what that leaves, and neither runs while the other does.
-            self.second = Recording(made.hessian_vector_product, [torch.zeros_like(inputs[0])], self.first.pool)
+            training_pass = self.gradient(*inputs)
+            # Both share a memory pool: the product reads what the gradient wrote, and they never run simultaneously.
+            self.product = Recording(
+                training_pass.hessian_vector_product, [torch.zeros_like(inputs[0])], self.gradient.pool
+            )
 
 
 class RecordedPass(TrainingPass):
-    """A pass that was played back; its slot is its own for as long as it lives."""
+    """A replayed pass, which occupies its slot until it is deleted."""
 
     def __init__(self, network: Network, slot: Slot, free: list[Slot], inputs: Sequence[Tensor]) -> None:
         self._network, self._slot, self._free, self._examples = network, slot, free, inputs[2].shape[1]
-        made = slot.first(*inputs)
-        # Copies, which may outlive the pass.
-        self.loss, self.gradient, self.statistics = made.loss.clone(), made.gradient.clone(), made.statistics.clone()
+        result = slot.gradient(*inputs)
+        # Copies, because they may be used after the pass is deleted and its slot is overwritten.
+        self.loss, self.gradient = result.loss.clone(), result.gradient.clone()
+        self.statistics = result.statistics.clone()
         network.gradient_evaluations += self._examples
 
     def hessian_vector_product(self, v: Tensor) -> Tensor:
-        if self._slot.second is None:
-            raise ValueError("hessian_vector_product needs a pass made with twice=True")
+        if self._slot.product is None:
+            raise ValueError("hessian_vector_product needs a training pass with twice=True")
         self._network.gradient_evaluations += 2 * self._examples
-        return self._slot.second(v).clone()
+        return self._slot.product(v).clone()
 
     def __del__(self) -> None:
         self._free.append(self._slot)
 
 
 class Recorder:
-    """What is recorded of one network, by the shape of the batch; the latest shapes alone are kept."""
+    """The recordings of one network, by batch shape."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._seen: dict[Key, int] = {}
+        self._uses: dict[Key, int] = {}
         self._free: dict[Key, list[Slot]] = {}
-        self._sweeps: dict[Key, Recording[Any]] = {}
+        self._predictions: dict[Key, Recording[Any]] = {}
 
     def training_pass(
         self, make: Callable[..., TrainingPass], inputs: Sequence[Tensor], twice: bool
     ) -> TrainingPass | None:
-        """The pass on phi, statistics, x and labels; None where its shape has not come often enough."""
+        """The pass on inputs phi, statistics, x and labels; None if their shapes were used too rarely to record."""
         key = ("pass", twice, *(tensor.shape for tensor in inputs))
         if not self._is_frequent(key):
             return None
-        free = _of(self._free, key, list)
-        counted = self._network.gradient_evaluations
+        free = recently_used(self._free, key, list, SHAPES)
+        evaluations = self._network.gradient_evaluations
         slot = free.pop() if free else Slot(make, inputs, twice)
-        self._network.gradient_evaluations = counted  # recording has run the pass, for nobody
+        self._network.gradient_evaluations = evaluations  # passes that ran only for the recording do not count
         return RecordedPass(self._network, slot, free, inputs)
 
-    def sweeps(self, make: Callable[..., Result], inputs: Sequence[Tensor]) -> Result | None:
-        """What a prediction makes of phi, statistics and x, overwritten by the next; None as above."""
-        key = ("sweeps", *(tensor.shape for tensor in inputs))
+    def prediction(self, make: Callable[..., Result], inputs: Sequence[Tensor]) -> Result | None:
+        """The result of `make` on inputs phi, statistics and x, overwritten by the next call; None as above."""
+        key = ("prediction", *(tensor.shape for tensor in inputs))
         if not self._is_frequent(key):
             return None
-        found: Result = _of(self._sweeps, key, lambda: Recording(make, inputs))(*inputs)
-        return found
+        result: Result = recently_used(self._predictions, key, lambda: Recording(make, inputs), SHAPES)(*inputs)
+        return result
 
     def _is_frequent(self, key: Key) -> bool:
-        self._seen[key] = seen = self._seen.pop(key, 0) + 1
-        while len(self._seen) > 4 * SHAPES:
-            del self._seen[next(iter(self._seen))]
-        return seen >= RECORD_FROM
+        self._uses[key] = uses = self._uses.pop(key, 0) + 1
+        while len(self._uses) > 4 * SHAPES:
+            del self._uses[next(iter(self._uses))]
+        return uses >= RECORD_FROM
 
 
-def _of(kept: dict[Key, Kept], key: Key, make: Callable[[], Kept]) -> Kept:
-    """What is kept for this key, or made for it, now the latest; the oldest is dropped."""
-    found = kept.pop(key) if key in kept else make()
-    kept[key] = found
-    while len(kept) > SHAPES:
-        del kept[next(iter(kept))]
-    return found
+def recently_used(cache: dict[Any, Value], key: Any, make: Callable[[], Value], size: int) -> Value:
+    """The value of `key`, computed by `make` if it is missing; drops the least recently used beyond `size` entries."""
+    value = cache.pop(key) if key in cache else make()
+    cache[key] = value
+    while len(cache) > size:
+        del cache[next(iter(cache))]
+    return value

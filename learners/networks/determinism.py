@@ -1,4 +1,4 @@
-"""What torch must be told so that a run can be repeated, and one on a GPU agrees with one on the CPU up to rounding."""
+"""Deterministic PyTorch operations, so that runs can be repeated and a GPU agrees with the CPU up to rounding."""
 
 import os
 
@@ -6,14 +6,15 @@ import torch
 
 
 def enable(device: torch.device | str) -> None:
-    """For the whole process: sums in the same order every time, and on a GPU float32 products in float32 (no TF32).
+    """Make the whole process sum in a fixed order, and multiply float32 matrices in float32 on a GPU (no TF32).
 
-    On the CPU, several threads add up some derivatives (of `gather`, of indexing) in the order in which they happen to
-    come. An operation of a user's own network that has no order warns, and goes on. cuBLAS reads its part when the
-    process first uses the GPU, so that this comes before.
+    Without this, several CPU threads add up some derivatives (of `gather`, of indexing) in varying order. An operation
+    of a user's network that has no deterministic implementation warns and continues. cuBLAS reads its environment
+    variable when the process first uses the GPU, so this must be called before.
     """
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # for debugging; it doubles the writes
+    # A debugging aid that deterministic mode turns on: it fills each new tensor, which doubles the writes.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if torch.device(device).type != "cuda":
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,8 +1,8 @@
-"""The two networks of the paper, and R copies of any network over flat parameters [R, P].
+"""R copies of a network as functions of flat parameters [R, P].
 
-A learner never touches a module: it holds flat parameters and asks its `Network` for predictions, gradients
-and Hessian-vector products. `Network` here is the general one, built on autograd and good for any
-`EmbeddingNet`; `learners.networks.tangent` gives the two networks of the paper a faster one with equal values.
+A learner holds flat parameters and calls its `Network` for predictions, gradients and Hessian-vector products.
+`Network` uses autograd and works with any `EmbeddingNet`; the two networks of the paper have faster subclasses with
+equal values in `learners.networks.tangent`.
 """
 
 from __future__ import annotations
@@ -19,40 +19,46 @@ from learners.networks.architectures import EmbeddingNet
 from learners.seeding import torch_seed
 
 Loss = Callable[[Tensor], Tensor]
-"""From logits [R, B, C] to one loss per replicate [R]."""
+"""A function from logits [R, B, C] to one loss per replicate [R]."""
 
 
 def cross_entropy(y: Tensor) -> Loss:
-    """Mean cross-entropy with the labels y [R, B]."""
+    """The mean cross-entropy with labels y [R, B]."""
     return CrossEntropy(y)
 
 
 class CrossEntropy:
-    """Mean cross-entropy as a function of the logits; a class so that fast passes can recognise it."""
+    """The mean cross-entropy as a function of the logits. A class, so that hand-written passes can recognise it."""
 
     def __init__(self, y: Tensor) -> None:
         self.y = y
 
     def __call__(self, logits: Tensor) -> Tensor:
         replicates, count, classes = logits.shape
-        each = F.cross_entropy(logits.reshape(-1, classes), self.y.reshape(-1), reduction="none")
-        return each.reshape(replicates, count).mean(1)
+        losses = F.cross_entropy(logits.reshape(-1, classes), self.y.reshape(-1), reduction="none")
+        return losses.reshape(replicates, count).mean(1)
 
 
 class TrainingPass:
-    """One gradient of R losses: ``loss`` [R], ``gradient`` [R, P], ``statistics`` [R, S] as they would be after."""
+    """The gradient of R losses on a batch.
+
+    Attributes:
+        loss: losses [R].
+        gradient: their gradient with respect to the parameters, [R, P].
+        statistics: running batch-norm statistics after the batch, [R, S].
+    """
 
     loss: Tensor
     gradient: Tensor
     statistics: Tensor
 
     def hessian_vector_product(self, v: Tensor) -> Tensor:
-        """H v for v [R, P], H the Hessian of this pass's losses at its parameters; costs about two gradients."""
-        raise TypeError("this pass was not made differentiable")
+        """H v [R, P] for v [R, P], with H the Hessian of the losses at the parameters; costs about two gradients."""
+        raise TypeError("this pass has no Hessian-vector products")
 
 
 class AutogradPass(TrainingPass):
-    """Keeps autograd's graph of the gradient, so that each product is one double backward."""
+    """A pass that keeps autograd's graph of the gradient; each product is one double backward."""
 
     def __init__(self, network: Network, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool) -> None:
         self._network, self._examples = network, x.shape[1]
@@ -67,16 +73,18 @@ class AutogradPass(TrainingPass):
 
     def hessian_vector_product(self, v: Tensor) -> Tensor:
         if self._graph is None:
-            raise ValueError("hessian_vector_product needs a pass made with twice=True")
+            raise ValueError("hessian_vector_product needs a training pass with twice=True")
         (product,) = torch.autograd.grad(self._graph, self._phi, v, retain_graph=True)
         self._network.gradient_evaluations += 2 * self._examples
         return product
 
 
 class EmbeddingPass(ABC):
-    """Features of a training pass, for a loss of the features that somebody else differentiates.
+    """The features of a batch in training, for a loss of the features that the caller differentiates.
 
-    ``features`` [R, B, F], by the batch's own statistics; ``statistics`` [R, S] as they would be after.
+    Attributes:
+        features: features [R, B, F] with the batch's own statistics.
+        statistics: running batch-norm statistics after the batch, [R, S].
     """
 
     features: Tensor
@@ -84,11 +92,11 @@ class EmbeddingPass(ABC):
 
     @abstractmethod
     def backward(self, by_features: Tensor) -> Tensor:
-        """The gradient [R, P], given that by the features [R, B, F]; once. Zero for the head, which was not asked."""
+        """The gradient [R, P] from that with respect to the features [R, B, F]; zero for the head. Call once."""
 
 
 class AutogradEmbeddingPass(EmbeddingPass):
-    """Keeps autograd's graph of the features."""
+    """An embedding pass that keeps autograd's graph of the features."""
 
     def __init__(self, network: Network, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
         self._network, self._phi = network, phi.detach().requires_grad_()
@@ -105,8 +113,10 @@ class AutogradEmbeddingPass(EmbeddingPass):
 class Network:
     """R copies of one `EmbeddingNet`, as functions of flat parameters phi [R, P] and batch-norm statistics [R, S].
 
-    `gradient_evaluations` counts, per replicate, the examples that a gradient was taken of; a Hessian-vector
-    product counts twice.
+    Attributes:
+        features: number of features F.
+        gradient_evaluations: per replicate, the number of datapoints whose gradient was computed; a Hessian-vector
+            product counts twice.
     """
 
     def __init__(
@@ -117,21 +127,21 @@ class Network:
     ) -> None:
         self._make = make
         self.device, self.dtype = torch.device(device), dtype
-        with torch.random.fork_rng(devices=[]):  # constructing a module draws weights; leave no trace of it
+        with torch.random.fork_rng(devices=[]):  # constructing a module draws weights from the global generator
             self.module = make().to(self.device, dtype)
         for module in self.module.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.num_batches_tracked = None  # a counter that nothing here reads, and vmap cannot stack
+                module.num_batches_tracked = None  # an unused counter that vmap cannot stack
         self._parameters = {name: p.shape for name, p in self.module.named_parameters()}
         self._statistics = {name: b.shape for name, b in self.module.named_buffers()}
         self.features = self.module.features
         self.gradient_evaluations = 0
 
     def initial(self, seeds: Sequence[int], purpose: str = "network") -> tuple[Tensor, Tensor]:
-        """PyTorch's default initialisation, one per seed: parameters [R, P] and fresh statistics [R, S]."""
+        """PyTorch's default initialisation, one per seed: parameters [R, P] and initial statistics [R, S]."""
         phi, statistics = [], []
         for seed in seeds:
-            # PyTorch's own initialisers read the global generator: borrow it, and give it back as it was.
+            # PyTorch's initialisers read the global generator: seed it here, and restore it afterwards.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(torch_seed(seed, purpose))
                 module = self._make()
@@ -148,27 +158,27 @@ class Network:
         return self._forward(phi, statistics, x, training=False, features_only=True)[0]
 
     def training_logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits by the batch's own statistics, and the running statistics [R, S] as they would be afterwards."""
+        """Logits with the batch's own statistics, and the running statistics [R, S] after the batch."""
         return self._forward(phi, statistics, x, training=True, features_only=False)
 
     def training_features(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features by the batch's own statistics, and the running statistics [R, S] as they would be afterwards."""
+        """Features with the batch's own statistics, and the running statistics [R, S] after the batch."""
         return self._forward(phi, statistics, x, training=True, features_only=True)
 
     def embedding_pass(self, phi: Tensor, statistics: Tensor, x: Tensor) -> EmbeddingPass:
-        """The features at phi, and the way back from a gradient by them to one by phi."""
+        """The features at phi, and the map from a gradient with respect to them to one with respect to phi."""
         return AutogradEmbeddingPass(self, phi, statistics, x)
 
     def training_pass(
         self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False
     ) -> TrainingPass:
-        """The gradient [R, P] of the R losses at phi. With `twice`, the pass also gives Hessian-vector products."""
+        """The gradient [R, P] of the R losses at phi; with `twice`, Hessian-vector products too."""
         return AutogradPass(self, phi, statistics, x, loss, twice)
 
     def head(self, phi: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's weight [R, C, F] and bias [R, C], as views into phi."""
-        named = _unflatten(phi, self._parameters)
-        return named["head.weight"], named["head.bias"]
+        parameters = _unflatten(phi, self._parameters)
+        return parameters["head.weight"], parameters["head.bias"]
 
     def _forward(
         self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool, features_only: bool
@@ -176,11 +186,11 @@ class Network:
         self.module.train(training)
         buffers = {name: b.clone() for name, b in _unflatten(statistics.detach(), self._statistics).items()}
 
-        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
             result: Tensor = functional_call(self.module, {**parameters, **buffers}, (x, features_only))
             return result
 
-        out = torch.vmap(one)(_unflatten(phi, self._parameters), buffers, x)
+        out = torch.vmap(forward)(_unflatten(phi, self._parameters), buffers, x)
         return out, torch.cat([statistics[:, :0], *(b.flatten(1) for b in buffers.values())], 1)
 
 

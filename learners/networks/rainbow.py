@@ -1,4 +1,4 @@
-"""The Rainbow network by hand: four stages of convolution, max-pool and ReLU, then the mean and the linear layer."""
+"""Hand-written passes of the Rainbow network: four stages of convolution, max-pool and ReLU, mean, linear layer."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from learners.networks.conv_stages import (
 
 @dataclass
 class PassMemory:
-    """What the stages keep of one pass."""
+    """The tensors of one pass, per stage."""
 
     first: FirstStageMemory
     rest: list[StageMemory]
 
 
 class RainbowStages:
-    """All stages for R replicates and N pictures, and memory for as many passes as are alive at once.
+    """The stages for R replicates and N images, and memory for all passes that exist at the same time.
 
-    The stages read `parameters` [R, P] (a direction, for tangents) and write `gradient` [R, P].
+    The stages read `parameters` [R, P] (for tangents, the direction v) and write `gradient` [R, P].
     """
 
     def __init__(self, x_shape: Sequence[int], filters: Sequence[int], classes: int, like: Tensor) -> None:
@@ -49,16 +49,16 @@ class RainbowStages:
             )
             for i, c in enumerate(widths[:-1])
         ]
-        sizes_of_rest = [(H >> i, W >> i, c, k) for i, (c, k) in enumerate(pairwise(widths)) if i > 0]
+        later_sizes = [(H >> i, W >> i, c, k) for i, (c, k) in enumerate(pairwise(widths)) if i > 0]
         scratch = ScratchMemory(
             like,
-            R * N * max(H * W * filters[0], *(16 * (h // 2) * (w // 2) * k for h, w, _, k in sizes_of_rest)),
-            R * N * max(4 * h * (w // 2) * c for h, w, c, _ in sizes_of_rest),
+            R * N * max(H * W * filters[0], *(16 * (h // 2) * (w // 2) * k for h, w, _, k in later_sizes)),
+            R * N * max(4 * h * (w // 2) * c for h, w, c, _ in later_sizes),
         )
         self.first = FirstConvStage(x_shape, *layers[0], scratch)
         self.rest: list[ConvStage] = []
         values, by_values = self.first.values, self.first.by_values
-        for (h, w, c, _), layer in zip(sizes_of_rest, layers[1:], strict=True):
+        for (h, w, c, _), layer in zip(later_sizes, layers[1:], strict=True):
             shape = (R, N, h, w, c)
             stage = ConvStage(values.view(shape), by_values.view(shape), *layer, scratch)
             self.rest.append(stage)
@@ -67,19 +67,21 @@ class RainbowStages:
         self._free: list[PassMemory] = []
 
     def borrow(self) -> PassMemory:
+        """Memory for one pass, new only if all is in use."""
         if self._free:
             return self._free.pop()
         return PassMemory(FirstStageMemory(self.first), [StageMemory(stage) for stage in self.rest])
 
     def give_back(self, memory: PassMemory) -> None:
+        """Make the memory of a deleted pass available to the next one."""
         self._free.append(memory)
 
 
 class RainbowPass:
-    """One pass through the stages, and what the three sweeps after it need of it."""
+    """A forward pass through the stages, and the three passes that can follow it (`HessianVectorPass`)."""
 
     def __init__(self, stages: RainbowStages, phi: Tensor, statistics: Tensor, x: Tensor) -> None:
-        self._stages, self.statistics = stages, statistics  # there are none
+        self._stages, self.statistics = stages, statistics  # [R, 0]: no batch norm
         self._memory = memory = stages.borrow()
         stages.parameters.copy_(phi)
         stages.first.forward(memory.first, x)
@@ -92,7 +94,7 @@ class RainbowPass:
         self._stages.give_back(self._memory)
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
-        """Write the gradient [R, P] that belongs to the gradient by the logits, `slope` [R, N, classes]."""
+        """Write the gradient [R, P] from `slope`, that with respect to the logits [R, N, C]."""
         stages = self._stages
         self._slope = slope
         torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
@@ -100,14 +102,14 @@ class RainbowPass:
         self._backward(torch.bmm(slope, self._head), gradient)
 
     def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
-        """Write the gradient [R, P] that belongs to the gradient by the features [R, N, F]; zero for the head."""
+        """Write the gradient [R, P] from that with respect to the features [R, N, F]; zero for the head."""
         self._stages.by_head.zero_()
         self._stages.by_head_bias.zero_()
         self._backward(by_features, gradient)
 
     def _backward(self, by_features: Tensor, gradient: Tensor) -> None:
         stages, memory = self._stages, self._memory
-        self._leave(by_features)
+        self._spread(by_features)
         for stage, stage_memory in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
             stage.backward(stage_memory)
         stages.first.backward(memory.first)
@@ -125,24 +127,24 @@ class RainbowPass:
         return logits.baddbmm_(self._features_dot, self._head.transpose(1, 2))
 
     def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
-        """Write H v [R, P], for the tangent of the gradient by the logits; straight after `tangent`."""
+        """Write H v [R, P] from the tangent of `slope` [R, N, C]. Call immediately after `tangent`."""
         stages, memory = self._stages, self._memory
         torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
         stages.by_head.baddbmm_(self._slope.transpose(1, 2), self._features_dot)
         torch.sum(slope, 1, out=stages.by_head_bias)
-        self._leave(torch.bmm(slope, self._head).baddbmm_(self._slope, stages.head))
+        self._spread(torch.bmm(slope, self._head).baddbmm_(self._slope, stages.head))
         for stage, stage_memory in zip(reversed(stages.rest), reversed(memory.rest), strict=True):
             stage.tangent_backward(stage_memory)
         stages.first.backward(memory.first)
         product.copy_(stages.gradient)
 
     def _mean(self) -> Tensor:
-        """The features [R, N, F]: means over the pixels of the last stage's values."""
+        """The features [R, N, F]: the mean of the last stage's values over the pixels."""
         values = self._stages.values
         return values.mean(2) if values.shape[2] > 1 else values[:, :, 0].clone()
 
-    def _leave(self, by_features: Tensor) -> None:
-        """The transpose of `_mean`, left to the last stage."""
+    def _spread(self, by_features: Tensor) -> None:
+        """Write the transpose of `_mean` to `by_values` of the last stage."""
         by_values = self._stages.by_values
         by_values.copy_(by_features.unsqueeze(2))
         if by_values.shape[2] > 1:

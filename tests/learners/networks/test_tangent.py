@@ -194,7 +194,7 @@ def test_memory_of_a_dropped_pass_is_used_again() -> None:
     window = [network.training_pass(phi, statistics, x, loss, twice=True) for _ in range(3)]
     for _ in range(20):
         window = [*window[1:], network.training_pass(phi, statistics, x, loss, twice=True)]
-    (stages,) = network._made.values()  # type: ignore[attr-defined]
+    (stages,) = network._stages.values()  # type: ignore[attr-defined]
     window.clear()
     assert len(stages._free) == 4
 
@@ -208,7 +208,7 @@ def test_memory_is_kept_for_the_latest_shapes_alone(monkeypatch: pytest.MonkeyPa
     kept = network.training_pass(phi, statistics, x, cross_entropy(labels(1)), twice=True)
     for N in (4, 5, 6, 7, 5):
         network.logits(phi, statistics, pictures("rainbow", (16, 16), 1, N))
-    assert [shape[1] for shape in network._made] == [6, 7, 5]  # type: ignore[attr-defined]
+    assert [shape[1] for shape in network._stages] == [6, 7, 5]  # type: ignore[attr-defined]
     truth = by_autograd.training_pass(phi, statistics, x, cross_entropy(labels(1)), twice=True)
     assert distance(kept.hessian_vector_product(v), truth.hessian_vector_product(v)) < 1e-10
 
