@@ -1,4 +1,4 @@
-"""Online meta-learning methods in PyTorch that train R replicates at once.
+"""Online meta-learning methods in PyTorch that train R replicates simultaneously.
 
 Requires torch and numpy only. Axes in shapes: R replicates (one per seed), N or B datapoints, V images per datapoint
 (1, or 2 for a pair), C channels or classes, H×W pixels, F features, P parameters of one network, S batch-norm

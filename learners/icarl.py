@@ -19,7 +19,7 @@ from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
 from learners.training.update_budget import UpdateBudget
 
-AT_ONCE = 256  # datapoints embedded in one pass, which limits memory
+PASS_SIZE = 256  # datapoints embedded in one pass, which limits memory
 FARTHEST = -5.0  # logit of a class without a mean: below −4 = −‖u − (−u)‖², the smallest logit of any other class
 
 
@@ -57,17 +57,7 @@ class ICaRL(Learner):
     needs_boundaries = True
     changeable = ("alpha",)
     options_class = Options
-    state_fields = (
-        "model",
-        "teacher",
-        "replay",
-        "budget",
-        "task_start",
-        "known",
-        "current",
-        "exemplars",
-        "means",
-    )
+    state_fields = ("model", "teacher", "replay", "budget", "task_start", "known", "current", "exemplars", "means")
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -157,7 +147,7 @@ class ICaRL(Learner):
         """Per replicate and class, the L2-normalised features [n_c, F] of the datapoints at these positions."""
         rows = [torch.cat(by_class) for by_class in positions]
         stack = pad_sequence(rows, batch_first=True)  # padded with position 0: any datapoint will do
-        features = torch.cat([self._embed(self.replay.take(part).x) for part in stack.split(AT_ONCE, dim=1)], 1)
+        features = torch.cat([self._embed(self.replay.take(part).x) for part in stack.split(PASS_SIZE, dim=1)], 1)
         return [
             z[: len(row)].split([len(points) for points in by_class])
             for z, row, by_class in zip(features, rows, positions, strict=True)

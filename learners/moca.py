@@ -16,7 +16,7 @@ from learners.changepoint.pcoc import Prior
 from learners.changepoint.window import Window, window_loss
 from learners.training.optim import Adam
 
-AT_ONCE = 32  # datapoints predicted in one pass, which limits memory
+PASS_SIZE = 32  # datapoints predicted in one pass, which limits memory
 FARTHEST = 1e6  # bound on a feature, so that sums of squares stay far inside float32
 SMALLEST_UNIT = 1e-6  # smaller root mean squares (pairs of equal images) are not used as a unit
 
@@ -106,7 +106,7 @@ class MOCA(Learner):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
         """log p(y | x) [R, B, classes]."""
-        prior, parts = self._prior(self.parameters), x.split(AT_ONCE, 1)
+        prior, parts = self._prior(self.parameters), x.split(PASS_SIZE, 1)
         return torch.cat([self.belief.predict(prior, self._features(part)) for part in parts], 1)
 
     def update(self, batch: Batch) -> Diagnostics:

@@ -54,7 +54,7 @@ class StackedMatrices:
 
 
 class ScratchMemory:
-    """Temporary memory that all stages share, so that it stays in the cache. It holds nothing between two calls."""
+    """Temporary memory that all stages share, so that it stays in the cache; it holds nothing between two calls."""
 
     def __init__(self, like: Tensor, products: int, half: int) -> None:
         self._products, self._half = like.new_empty(products), like.new_empty(half)
@@ -172,7 +172,7 @@ class FirstStageMemory:
 
 
 class ConvStage:
-    """A later stage, with its convolution in Winograd's components. Reads x, writes the gradient with respect to x."""
+    """A later stage, with its convolution in Winograd's components; it also writes the gradient with respect to x."""
 
     def __init__(
         self, x: Tensor, by_x: Tensor, parameters: ConvolutionViews, gradient: ConvolutionViews, scratch: ScratchMemory

@@ -1,7 +1,7 @@
 """Training passes on a GPU, recorded once as CUDA graphs and replayed.
 
-For networks this small, launching a kernel takes longer than running it. A CUDA graph launches all kernels of a pass at
-once, always on the same memory. A `Slot` is that memory: input tensors, the pass recorded on them, and its
+For networks this small, launching a kernel takes longer than running it. A CUDA graph launches all kernels of a
+pass together, always on the same memory. A `Slot` is that memory: input tensors, the pass recorded on them, and its
 Hessian-vector product. There are as many slots as passes that exist at the same time (FOML keeps the last K); when a
 pass is deleted, its slot is free for the next one. The kernels and their order are the same as without a recording, and
 so are the numbers.

@@ -28,7 +28,7 @@ def cross_entropy(y: Tensor) -> Loss:
 
 
 class CrossEntropy:
-    """The mean cross-entropy as a function of the logits. A class, so that hand-written passes can recognise it."""
+    """The mean cross-entropy as a function of the logits; a class, so that hand-written passes can recognise it."""
 
     def __init__(self, y: Tensor) -> None:
         self.y = y
