@@ -1,11 +1,10 @@
-"""Where MLflow keeps runs: the URI checked, the schema made once, the client, the experiment.
+"""The database or server of MLflow: its URI, schema, client and experiments.
 
-MLflow is imported inside the functions: it takes seconds, and its settings have to be in the environment before.
+MLflow is imported inside the functions: the import takes seconds, and reads settings from the environment.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -20,45 +19,48 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from filelock import FileLock
+
 from orchestrator.errors import OrchestratorError, disk_full_line, fault, is_disk_full
 
 URI_KEY = "tracking.uri"
 DEFAULT_URI = "sqlite:///mlflow.db"
 _SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
-# Read by MLflow at every call; what the user has set is left alone.
+# MLflow reads these at every call; values that the user has set win.
 _ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # a sweep sends no usage statistics unless asked to
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the writer tries again itself; seven would hold it up for minutes
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # a link for every run that ends
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # no usage statistics by default
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the writer itself retries; MLflow's seven take minutes
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # one link per run
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 _ARTIFACT_ROOT = "_MLFLOW_SERVER_ARTIFACT_ROOT"
 PATIENCE_S = 120.0
-"""How long the end of a sweep waits for a server that is away."""
+"""How long the end of a sweep waits for a server that does not answer."""
 _LOCKED_S = 60
 _SMALL = 50_000_000
-"""Bytes of a database that is checked in full (0.6 s for that many); a larger one is looked through (0.1 s)."""
+"""Bytes up to which a database is checked in full (0.6 s); a larger one gets SQLite's quick check (0.1 s)."""
 _ANSWER_S = 10
 
 
 class TrackingError(OrchestratorError):
-    """MLflow cannot be used as asked; one line says what, with which value, and what to do."""
+    """MLflow cannot be used: one line with the rule, the value and the remedy."""
 
 
 def prepare(uri: str, experiment: str | None = None) -> None:
-    """See to it that runs can be kept at this URI: make a database's schema if there is none, and check that it can be
-    written. Any number of processes may do so at once. With `experiment`, that one is made as well.
+    """Check that runs can be written to this URI, and create a missing database or experiment.
+
+    Any number of processes may call this simultaneously.
 
     Raises:
-        TrackingError: one line: what is wrong, the value, the remedy.
+        TrackingError: one line with the rule, the value and the remedy.
     """
     path = database_path(uri)
     if path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(_lock(path)):
+            with _lock(path):
                 _check_writable(path, uri)
-                _check_whole(path, uri)
+                _check_intact(path, uri)
                 client = connect(uri)
         except OSError as error:
             raise _refused("must be a database that can be written", uri, error) from error
@@ -69,7 +71,7 @@ def prepare(uri: str, experiment: str | None = None) -> None:
 
 
 def connect(uri: str) -> Any:
-    """An `MlflowClient` for this URI that has been seen to answer.
+    """An `MlflowClient` for this URI, once the database or server has answered.
 
     Raises:
         TrackingError: one line.
@@ -80,7 +82,7 @@ def connect(uri: str) -> Any:
         os.environ.setdefault(key, value)
     from mlflow import MlflowClient
 
-    # It logs a traceback of whatever its database says, before it raises it.
+    # Otherwise MLflow logs a traceback of each database error that it raises.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     try:
         with _quiet("mlflow"), _artifacts_of_the_default_experiment(path):
@@ -96,7 +98,7 @@ def connect(uri: str) -> Any:
 
 
 def open_existing(uri: str) -> Any:
-    """`connect` for readers: a database that is not there is an error, and is not made.
+    """`connect` for readers, which never creates a database.
 
     Raises:
         TrackingError: one line.
@@ -107,8 +109,10 @@ def open_existing(uri: str) -> Any:
     if not path.is_file():
         remedy = "give the URI that the sweep was run with (--tracking-uri)"
         raise TrackingError(fault(URI_KEY, "", f"there is no database {path}", uri, remedy))
-    with _locked_if_it_can_be(path):  # or MLflow would make the tables of one that a sweep has just begun, too
-        _check_whole(path, uri)
+    with ExitStack() as stack:
+        with suppress(OSError):  # the folder is read-only: no sweep of this user creates tables in it
+            stack.enter_context(_lock(path))
+        _check_intact(path, uri)
         return connect(uri)
 
 
@@ -116,7 +120,7 @@ def database_path(uri: str) -> Path | None:
     """The absolute path of a SQLite URI's file; None for a server or another database.
 
     Raises:
-        TrackingError: for a URI that cannot hold runs: MLflow's file store, a database in memory, a kind of its own.
+        TrackingError: runs cannot be kept there: MLflow's file store, a database in memory, an unknown scheme.
     """
     scheme, separator, rest = uri.partition("://")
     if uri.startswith("file:") or not separator:
@@ -136,28 +140,28 @@ def database_path(uri: str) -> Path | None:
 
 
 def experiment_id(client: Any, uri: str, name: str) -> str:
-    """The id of the experiment of this name, which is made if there is none. Any name is safe.
+    """The id of the experiment of this name, which may hold any character; a missing experiment is created.
 
-    Its artifacts lie beside the SQLite file (MLflow's default would be the working directory of whoever came first); a
-    server chooses for itself.
+    Artifacts are stored beside the SQLite file (MLflow's default is the current working directory); a server chooses
+    the place.
 
     Raises:
         TrackingError: the experiment is deleted.
     """
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return str(client.create_experiment(name, artifact_location=_artifacts(uri, name)))
         except MlflowException:
-            found = client.get_experiment_by_name(name)  # made by another sweep in the meantime
-            if found is None:
+            experiment = client.get_experiment_by_name(name)  # another sweep has just created it
+            if experiment is None:
                 raise
-    if found.lifecycle_stage != "active":
-        remedy = f"mlflow experiments restore -x {found.experiment_id}, or choose another name"
+    if experiment.lifecycle_stage != "active":
+        remedy = f"mlflow experiments restore -x {experiment.experiment_id}, or choose another name"
         raise TrackingError(fault("tracking.experiment", "", "must not be a deleted one", repr(name), remedy))
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def _artifacts(uri: str, name: str) -> str | None:
@@ -180,19 +184,19 @@ def _check_writable(path: Path, uri: str) -> None:
         raise _refused("must be a database that can be written", uri, error) from error
 
 
-def _check_whole(path: Path, uri: str) -> None:
-    """See that a database's pages hang together; a value that differs from its index is seen in a small one only."""
-    how = "integrity_check" if path.stat().st_size <= _SMALL else "quick_check"
+def _check_intact(path: Path, uri: str) -> None:
+    """Check a database's pages, and in a small one also that values agree with their indices."""
+    check = "integrity_check" if path.stat().st_size <= _SMALL else "quick_check"
     try:
-        # Only to be read, but not `mode=ro`: what a killed process left half written is rolled back by the next one.
+        # Not `mode=ro`: the next process to open the file rolls back what a killed one has half written.
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_LOCKED_S)) as database:
-            (told,) = database.execute(f"PRAGMA {how}(1)").fetchone()
+            (result,) = database.execute(f"PRAGMA {check}(1)").fetchone()
     except sqlite3.Error as error:
         if not _is_damage(error):
             raise _refused("must be a database that can be read", uri, error) from error
-        told = first_line(error)
-    if told != "ok":
-        raise _damaged(path, uri, " ".join(told.split()))
+        result = first_line(error)
+    if result != "ok":
+        raise _damaged(path, uri, " ".join(result.split()))
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
@@ -201,15 +205,15 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 def _damaged(path: Path, uri: str, reason: str) -> TrackingError:
     remedy = (
-        f"move {path.name} away (and what begins with its name): a new one is made, and a sweep that is resumed sends "
-        "it everything again from its own folder"
+        f"move {path.name} away (and files whose names start with it): the next command creates a new one, and "
+        "a resumed sweep sends everything again from its own folder"
     )
-    return TrackingError(fault(URI_KEY, "", f"the database is damaged, or is none: {reason}", uri, remedy))
+    return TrackingError(fault(URI_KEY, "", f"the file is damaged, or not a database: {reason}", uri, remedy))
 
 
 @contextmanager
 def in_one_line(uri: str) -> Iterator[None]:
-    """Whatever MLflow's client and its database raise in this block becomes a `TrackingError` of one line."""
+    """Turn errors of MLflow's client and database in this block into a `TrackingError` of one line."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -217,17 +221,17 @@ def in_one_line(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError) as error:
         if (path := database_path(uri)) is not None and path.is_file():
-            _check_whole(path, uri)
+            _check_intact(path, uri)
         raise _refused("cannot be read", uri, error) from error
 
 
 def check_reachable(uri: str) -> None:
-    """See whether a server answers; a database counts as reached.
+    """Check that a server sends any answer; a database counts as reachable.
 
-    Any answer will do: what it says is for MLflow's client to find out, which would wait long if there were none.
+    MLflow's client would wait much longer for a server that is down.
 
     Raises:
-        TrackingError: it does not.
+        TrackingError: no server answers, or it refuses this client.
     """
     if not uri.startswith(("http://", "https://")):
         return
@@ -243,18 +247,18 @@ def check_reachable(uri: str) -> None:
         raise TrackingError(fault(URI_KEY, "", f"no server answers ({reason})", uri, remedy)) from error
 
 
-def await_server(uri: str, tell: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
-    """Wait for a server that is away to come back, at most `patience_s` seconds; a database is never waited for."""
-    until, told = time.monotonic() + patience_s, False
+def await_server(uri: str, report: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
+    """Wait until the server answers, at most `patience_s` seconds; a database is never waited for."""
+    until, reported = time.monotonic() + patience_s, False
     while True:
         try:
             return check_reachable(uri)
         except TrackingError:
             if time.monotonic() > until:
                 return
-        if not told:
-            tell(f"MLflow does not answer at {uri}; waiting up to {patience_s:g} s for it")
-            told = True
+        if not reported:
+            report(f"MLflow does not answer at {uri}; waiting up to {patience_s:g} s for it")
+            reported = True
         time.sleep(min(2.0, patience_s))
 
 
@@ -265,37 +269,21 @@ def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line: MLflow's and SQLAlchemy's go on for pages."""
+    """The first line of an exception's message: those of MLflow and SQLAlchemy fill pages."""
     lines = [line for line in str(error).strip().splitlines() if not line.startswith("(raised as a result of")]
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _lock(path: Path) -> Path:
-    return path.with_name(f".{path.name}.lock")
-
-
-@contextmanager
-def _locked_if_it_can_be(path: Path) -> Iterator[None]:
-    """`_locked`, unless the database lies where this process may not write; then no sweep of its user's makes it."""
-    with ExitStack() as stack:
-        with suppress(OSError):
-            stack.enter_context(_locked(_lock(path)))
-        yield
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process at a time. The lock file stays: to delete it would let two in."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _lock(path: Path) -> FileLock:
+    """The lock of a database: two processes that create its tables simultaneously would both fail."""
+    return FileLock(path.with_name(f".{path.name}.lock"))
 
 
 @contextmanager
 def _artifacts_of_the_default_experiment(path: Path | None) -> Iterator[None]:
-    """Where artifacts of the experiment `Default` lie, which MLflow makes in a new database: beside it.
+    """Store artifacts of the experiment `Default`, which MLflow creates in a new database, beside that database.
 
-    Left to itself it takes the working directory, and puts that into its SQL as it is: quotes are a syntax error.
+    MLflow's own choice is the working directory, which it puts unquoted into SQL: a quote is a syntax error there.
     """
     if path is None or _ARTIFACT_ROOT in os.environ:
         yield
@@ -309,7 +297,7 @@ def _artifacts_of_the_default_experiment(path: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Without the news that tables are being created."""
+    """Suppress the messages about tables being created."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.WARNING)

@@ -95,7 +95,7 @@ def test_a_damaged_database_is_one_line_and_can_be_created_again(
     damage(folder / "mlflow.db")
     for ask in (lambda: resumed(folder), lambda: reader.load_curves("tiny", uri(folder))):
         with pytest.raises(
-            TrackingError, match=r"the database is damaged, or is none: .*; move mlflow.db away"
+            TrackingError, match=r"the file is damaged, or not a database: .*; move mlflow.db away"
         ) as caught:
             ask()
         assert caught.value.exit_code == 2

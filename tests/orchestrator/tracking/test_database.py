@@ -1,4 +1,4 @@
-"""A database that others make or have left behind; a server that is away: waited for, and not for ever."""
+"""A database that another process creates or leaves half written; a server that does not answer."""
 
 import fcntl
 import shutil
@@ -33,28 +33,28 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize("ask", [prepare, open_existing])
-def test_a_database_is_opened_by_one_at_a_time(
+def test_one_process_at_a_time_opens_a_database(
     ask: Callable[[str], Any],
     tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A report that is asked for while a sweep makes the tables would make them, too, and one of the two fail."""
+    """A report that starts while a sweep creates the tables would create them too, and one of the two would fail."""
     uri = new_database(tmp_path_factory, tmp_path)
-    connect, asked = tracking_database.connect, []
+    connect, calls = tracking_database.connect, []
 
-    def while_others_wait(uri: str) -> Any:
+    def connect_while_locked(uri: str) -> Any:
         with (tmp_path / "store" / ".mlflow.db.lock").open("a") as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        asked.append(uri)
+        calls.append(uri)
         return connect(uri)
 
-    monkeypatch.setattr(tracking_database, "connect", while_others_wait)
+    monkeypatch.setattr(tracking_database, "connect", connect_while_locked)
     ask(uri)
-    assert asked == [uri]
+    assert calls == [uri]
 
 
-def test_what_a_killed_process_had_half_written_is_rolled_back_by_a_reader(
+def test_a_reader_rolls_back_the_transaction_of_a_killed_process(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     """The files as they are in the middle of a transaction: a database with new pages, and a journal of the old ones."""
@@ -66,13 +66,13 @@ def test_what_a_killed_process_had_half_written_is_rolled_back_by_a_reader(
         writer.execute("PRAGMA cache_size = 5")  # pages go to the disk before the end
         writer.execute("BEGIN IMMEDIATE")
         writer.execute("UPDATE other SET value = 'after'")
-        left = tmp_path / "left"
-        left.mkdir()
+        copy = tmp_path / "copy"
+        copy.mkdir()
         for name in ("mlflow.db", "mlflow.db-journal"):
-            shutil.copyfile(database.with_name(name), left / name)
-    uri = f"sqlite:///{left / 'mlflow.db'}"
+            shutil.copyfile(database.with_name(name), copy / name)
+    uri = f"sqlite:///{copy / 'mlflow.db'}"
     assert open_existing(uri).search_experiments()[0].name == "Default"
-    with closing(sqlite3.connect(left / "mlflow.db")) as reader:
+    with closing(sqlite3.connect(copy / "mlflow.db")) as reader:
         assert reader.execute("SELECT count(*) FROM other WHERE value = 'after'").fetchone() == (0,)
 
 
@@ -81,27 +81,27 @@ def port() -> int:
     return free_port()
 
 
-def test_a_server_that_comes_back_is_waited_for(port: int) -> None:
-    told: list[str] = []
+def test_a_server_that_starts_again_is_waited_for(port: int) -> None:
+    lines: list[str] = []
     servers: list[HTTPServer] = []
 
-    def come_back(line: str) -> None:
-        told.append(line)
+    def start_server(line: str) -> None:
+        lines.append(line)
         servers.append(HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler))
         threading.Thread(target=servers[0].serve_forever, daemon=True).start()
 
-    began = time.monotonic()
-    await_server(f"http://127.0.0.1:{port}", come_back, patience_s=180)
-    assert 0.9 < time.monotonic() - began < 150
-    assert told == [f"MLflow does not answer at http://127.0.0.1:{port}; waiting up to 180 s for it"]
+    start = time.monotonic()
+    await_server(f"http://127.0.0.1:{port}", start_server, patience_s=180)
+    assert 0.9 < time.monotonic() - start < 150
+    assert lines == [f"MLflow does not answer at http://127.0.0.1:{port}; waiting up to 180 s for it"]
     servers[0].shutdown()
 
 
-def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, tmp_path: Path) -> None:
+def test_waiting_ends_and_the_sweep_says_what_to_do(port: int, tmp_path: Path) -> None:
     uri = f"http://127.0.0.1:{port}"
-    began = time.monotonic()
+    start = time.monotonic()
     await_server(uri, lambda line: None, patience_s=1)
-    assert 1 <= time.monotonic() - began < 60
+    assert 1 <= time.monotonic() - start < 60
     await_server("sqlite:///nowhere.db", lambda line: pytest.fail(line), patience_s=60)
     stream = {"name": "rainbow_digits"}
     document = {"name": "x y", "stream": stream, "learners": [{"name": "online"}], "seeds": 1, "tracking": {"uri": uri}}
@@ -115,7 +115,7 @@ def test_one_that_does_not_is_given_up_and_the_sweep_says_what_to_do(port: int, 
     assert result.text.endswith("and writes the report: python -m orchestrator.sweep --resume 'x y'")
 
 
-def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
+def test_six_processes_prepare_a_new_database_simultaneously(tmp_path):
     uri = f"sqlite:///{tmp_path}/new folder/mlflow.db"
     code = "import sys; from orchestrator.tracking.database import prepare; prepare(sys.argv[1], 'one experiment')"
     command = [sys.executable, "-c", code, uri]
@@ -128,7 +128,7 @@ def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("uri", "told"),
+    ("uri", "message"),
     [
         ("./mlruns", "keeps no runs in plain folders since 3.13 (got ./mlruns); use sqlite:///mlflow.db"),
         ("file:///tmp/mlruns", "keeps no runs in plain folders since 3.13 (got file:///tmp/mlruns)"),
@@ -140,7 +140,7 @@ def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
         ),
         (
             "sqlite:///{tmp}/text",
-            "the database is damaged, or is none: file is not a database (got sqlite:///{tmp}/text); move text away",
+            "the file is damaged, or not a database: file is not a database (got sqlite:///{tmp}/text); move text away",
         ),
         ("sqlite:///{tmp}/text/x.db", "must be a database that can be written"),
         ("http://127.0.0.1:9/", "no server answers ([Errno 111] Connection refused) (got http://127.0.0.1:9/); start "),
@@ -150,12 +150,12 @@ def test_six_processes_prepare_a_fresh_database_at_once(tmp_path):
         ),
     ],
 )
-def test_a_uri_that_cannot_serve(uri, told, tmp_path):
+def test_a_uri_that_cannot_hold_runs(uri, message, tmp_path):
     (tmp_path / "text").write_text("this is not a database, it is a text of more than sixteen bytes" * 100)
     with pytest.raises(TrackingError) as caught:
         prepare(uri.format(tmp=tmp_path))
     line = str(caught.value)
-    assert line.startswith("tracking.uri: ") and told.format(tmp=tmp_path) in line and "\n" not in line
+    assert line.startswith("tracking.uri: ") and message.format(tmp=tmp_path) in line and "\n" not in line
     assert caught.value.exit_code == 2
 
 

@@ -144,7 +144,7 @@ def test_a_damaged_database_is_one_line(sweep, tracking_uri, damage):
     damage(Path(tracking_uri.removeprefix("sqlite:///")))
     for ask in (prepare, lambda uri: load_curves(NASTY, uri)):
         with pytest.raises(
-            TrackingError, match=r"the database is damaged, or is none: .*; move mlflow.db away"
+            TrackingError, match=r"the file is damaged, or not a database: .*; move mlflow.db away"
         ) as caught:
             ask(tracking_uri)
         assert len(caught.value.faults) == 1 and "\n" not in str(caught.value)
