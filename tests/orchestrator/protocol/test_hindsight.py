@@ -127,9 +127,7 @@ def test_regret_of_a_sweep(
     given = with_regret(reader.find_sweep("small", uri(folder)), curves_before, reference)  # and not what is kept
     given = given[(given.metric == "regret") & (given.configuration == online.hash)].sort_values(["seed", "step"])
     np.testing.assert_allclose(given.value.to_numpy()[1::2], last, atol=1e-9)
-    assert line.startswith(
-        f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id}): damaged (it is not as it was written); "
-    )
+    assert line.startswith(f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id}): damaged (its SHA-256 differs); ")
     assert line.endswith("python -m orchestrator.regret small fits it again")
     assert regret.main(["small", "--epochs", "3"]) == 0
     path = client.download_artifacts(sweep.run_id, HINDSIGHT_FILE, str(tmp_path))
