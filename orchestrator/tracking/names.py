@@ -1,4 +1,4 @@
-"""What runs are called in MLflow, and how configurations and seeds are written there as text."""
+"""Names of runs in MLflow, and configurations and seeds as text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ INITIAL = "_at_first"
 
 
 def sweep_key(name: str) -> str:
-    """The run key of a sweep: its name, with everything quoted that could end it early."""
+    """The run key of a sweep: its name, with separators quoted."""
     return f"sweep:{quote(name, safe=' ')}"
 
 
 def parameters(configuration: Configuration) -> dict[str, str]:
-    """A configuration as MLflow's parameters: every option, and what it was run on.
+    """A configuration as MLflow's parameters: every option, the network and the stream.
 
-    Seeds are a tag: a sweep can be grown by some, and a parameter cannot change. An option that changes while a
-    population is trained is one that it had at first, by its name.
+    Seeds are a tag, since parameters cannot change and a sweep can be extended by seeds. For an option that a
+    population changes during training the parameter is the initial value, and says so in its name.
     """
     stream = {key: value for key, value in configuration.stream.items() if key != "name"}
     options = {
@@ -39,7 +39,7 @@ def parameters(configuration: Configuration) -> dict[str, str]:
 
 
 def to_text(value: Any) -> str:
-    """A value as a parameter's text; `from_text` gives it back.
+    """A value as a parameter's text, the inverse of `from_text`.
 
     >>> [to_text(value) for value in (0.01, True, None, "adam", "5")]
     ['0.01', 'true', 'null', 'adam', '"5"']
@@ -50,7 +50,7 @@ def to_text(value: Any) -> str:
 
 
 def from_text(text: str) -> Any:
-    """The value that a parameter's text stands for.
+    """The value of a parameter's text.
 
     >>> [from_text(text) for text in ("0.01", "true", "adam", '"5"')]
     [0.01, True, 'adam', '5']
@@ -72,7 +72,7 @@ def _flat(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def listed(seeds: Iterable[int]) -> str:
-    """Seeds as a tag's text, ascending, with runs of them drawn together; `unlisted` gives them back.
+    """Seeds as a tag's text, ascending, with consecutive ones as a range; the inverse of `unlisted`.
 
     >>> listed([3, 0, 1, 2, 7])
     '0-3,7'
@@ -87,7 +87,7 @@ def listed(seeds: Iterable[int]) -> str:
 
 
 def unlisted(text: str) -> list[int]:
-    """The seeds in a text of `listed`.
+    """The seeds of a text of `listed`.
 
     >>> unlisted("0-3,7")
     [0, 1, 2, 3, 7]

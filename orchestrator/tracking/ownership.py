@@ -11,27 +11,26 @@ from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.identity import differences, fields
 from streams.store.canonical_json import canonical, digest
 
-HASH, WHOLE = "foml.identity", "foml.identity_json"
-"""On the sweep's run: the hash of what its `FIELDS` hold, and all of it as JSON."""
+HASH, IDENTITY = "foml.identity", "foml.identity_json"
+"""Tags of the sweep's run: the hash of its identity (`plan.identity.fields`), and the identity as JSON."""
 
 
 def tags(sweep: Mapping[str, Any]) -> dict[str, str]:
-    """What the sweep's run carries in MLflow, for `check_tags`."""
+    """The tags of the sweep's run that `check_tags` compares."""
     shared = fields(sweep)
-    return {HASH: digest(shared, 12), WHOLE: canonical(shared)}
+    return {HASH: digest(shared, 12), IDENTITY: canonical(shared)}
 
 
 def check_tags(where: str, earlier: Mapping[str, str], sweep: Mapping[str, Any]) -> None:
-    """See that the run with these tags is of this sweep. One of an older version has none, and is taken as it is.
+    """Check that the run with these tags belongs to this sweep; a run without them, of an older version, passes.
 
     Raises:
-        ConfigError: it is of another sweep; every difference is told.
+        ConfigError: it belongs to another sweep; one line for each difference.
     """
-    known = earlier.get(HASH)
-    if known in (None, tags(sweep)[HASH]):
+    if earlier.get(HASH) in (None, tags(sweep)[HASH]):
         return
     remedy = "choose another name, or another tracking.experiment"
     faults: list[str] = []
-    with suppress(ValueError):  # too long for a tag, and therefore cut
-        faults = differences(where, json.loads(earlier.get(WHOLE, "")), sweep, remedy)
+    with suppress(ValueError):  # cut, because it was too long for a tag
+        faults = differences(where, json.loads(earlier.get(IDENTITY, "")), sweep, remedy)
     raise ConfigError(*faults or [fault(where, "", "another sweep has this name", sweep["name"], remedy)])

@@ -143,9 +143,9 @@ class RunTree:
     def configuration(self, configuration: Configuration) -> str:
         """The id of a configuration's run.
 
-        A run whose mean curves are over other seeds than the plan's is deleted and created again, since points in MLflow
-        cannot be changed. The runs of its seeds become children of the new one, or are deleted if the plan no longer has
-        their stack. (MLflow can restore deleted runs.)
+        A run whose mean curves are over other seeds than the plan's is deleted and created again, since points in
+        MLflow cannot be changed. The runs of its seeds become children of the new one, or are deleted if the plan no
+        longer has their stack. (MLflow can restore deleted runs.)
         """
         if configuration.hash in self._configurations:
             return self._configurations[configuration.hash]

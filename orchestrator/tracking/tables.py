@@ -7,12 +7,17 @@ can rename a column), a missing file, or a table of an earlier upload.
 from __future__ import annotations
 
 import hashlib
+import math
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
+from orchestrator.protocol import metrics
+from orchestrator.protocol.curves import Curves
+from orchestrator.tracking.points import Point, seed_points
 
 CURVES_FILE = "curves.parquet"
 TEST_FILE = "test_error.parquet"
@@ -20,6 +25,9 @@ HINDSIGHT_FILE = "hindsight.parquet"
 """With the sweep's own run: the result of `orchestrator.protocol.hindsight.reference`."""
 _DIGEST = "foml.sha256."
 """Prefix of the tag with a table's SHA-256; the table's name follows."""
+
+
+_COLUMNS = ["seed", "metric", "step", "value"]
 
 
 class DamagedTable(ValueError):  # noqa: N818
@@ -111,3 +119,30 @@ def _fetched(client: Any, run_id: str, artifacts: str, name: str, folder: str) -
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def of_configuration(curves: Sequence[Curves], finals: Sequence[Sequence[Sequence[Point]]]) -> dict[str, pd.DataFrame]:
+    """The tables of a configuration: every point of every seed, and the test errors, which have tasks as steps.
+
+    Test errors are not metrics, so that nothing is selected by them.
+
+    Args:
+        curves: of each stack.
+        finals: by stack and seed, the points that exist only at the end.
+    """
+    points = [
+        (seed, point.metric, point.step, point.value)
+        for part, of_seeds in zip(curves, finals, strict=True)
+        for row, (seed, final) in enumerate(zip(part.seeds, of_seeds, strict=True))
+        for point in [*seed_points(part, row), *final]
+    ]
+    test_errors = [
+        (seed, "test_error", task, float(value))
+        for part in curves
+        if "test_error" in part.evaluations
+        for seed, by_task in zip(part.seeds, metrics.held_out(part, "test_error"), strict=True)
+        for task, value in enumerate(by_task)
+        if math.isfinite(value)
+    ]
+    rows = {CURVES_FILE: points, TEST_FILE: test_errors}
+    return {name: pd.DataFrame(of_table, columns=_COLUMNS) for name, of_table in rows.items()}

@@ -1,8 +1,7 @@
-"""The one writer: curves that trials report go to MLflow, whose contents are a projection of the chunk files.
+"""The only writer of curves to MLflow, in a thread of the driver.
 
-Trials never open MLflow. The driver hands slices of curves to a `Writer`, whose thread writes them. Whatever interrupts
-it, what was to be written can be had again from a trial's newest chunk file: the thread asks MLflow what it has, and
-sends what it lacks.
+Trials never open MLflow. After any interruption the thread asks MLflow what it has, and sends the rest from the trial's
+newest chunk file.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ __all__ = ["TrackingError", "TrackingProblem", "Writer", "forget", "prepare"]
 
 RETRY_S = 10.0
 PAUSE_S = 5.0
-"""Between two writings of one trial's curves: a call to MLflow costs as much as eighty points in it."""
-_SWEEP = ""  # stands among the trials' keys for the sweep itself
+"""Pause between two writes of one trial's curves: a call to MLflow costs as much as eighty points in it."""
+_SWEEP = ""  # the key of the sweep itself, among those of trials
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +48,16 @@ class TrackingProblem:
 
 
 class Writer:
-    """Writes one sweep's runs, from a thread of its own; no method but `drain` and `close` waits for MLflow.
+    """Writes one sweep's runs from its own thread; only `drain` and `close` wait for MLflow.
 
     Args:
         uri: where MLflow keeps runs; see `prepare`.
         experiment: name of the experiment.
         plan: the sweep.
         root: the folder of the trials' folders.
-        mirror: what `root` is a copy of, if it is one.
-        provenance: where the sweep's results come from; tags alone will do.
+        provenance: where the sweep's results come from, or its tags only.
         started_ms: when the sweep was started, in ms since the epoch.
+        mirror: the object storage that `root` is a copy of, if any.
     """
 
     def __init__(
@@ -74,55 +73,54 @@ class Writer:
         self._uri = uri
         provenance = provenance if isinstance(provenance, Provenance) else Provenance(provenance)
         self._sync = SweepSync(uri, experiment, plan, root, provenance, started_ms, mirror)
-        self._arriving: dict[str, list[Curves]] = {}  # slices that the thread has not come to yet, by trial
+        self._arriving: dict[str, list[Curves]] = {}  # trial → slices for which the thread has a message in its queue
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._waiting: dict[str, list[Curves]] = {}  # slices that the thread keeps until their trial's pause is over
-        self._next_at: dict[str, float] = {}  # key → when its pause is over
-        self._behind: dict[str, str] = {}  # key → what went wrong with it, and is to be tried again
+        self._waiting: dict[str, list[Curves]] = {}  # trial → slices that wait for the end of its pause
+        self._next_at: dict[str, float] = {}  # key → end of its pause
+        self._behind: dict[str, str] = {}  # key → the failure, until a retry succeeds
         self._resolved: list[TrackingProblem] = []
         self._retry_at = 0.0
         self._closed: str | None = None
         self._thread = threading.Thread(target=self._serve, name="mlflow-writer", daemon=True)
 
     def start(self) -> None:
-        """Begin to write; returns at once."""
-        self._queue.put(partial(self._try, _SWEEP, self._open))
+        """Start the thread."""
+        self._queue.put(partial(self._try, _SWEEP, self._update(_SWEEP)))
         self._thread.start()
 
     def results(self, trial_key: str, slice_: Curves) -> None:
-        """A trial's next curves. They may overlap with earlier ones, or leave a gap."""
-
+        """Write a trial's next curves, which may overlap with earlier ones or leave a gap."""
         with self._lock:
             waiting = self._arriving.get(trial_key)
             if waiting is not None:
-                waiting.append(slice_)  # to be sent in one go: a call costs more than what is in it
+                waiting.append(slice_)  # sent in one call, which costs more than its points
                 return
             self._arriving[trial_key] = waiting = [slice_]
         self._queue.put(partial(self._arrived, trial_key, waiting))
 
     def finished(self, trial_key: str) -> None:
-        """The trial is at the end of its stream, and its newest chunk file says so. To say it again does nothing."""
+        """End a trial whose newest chunk file is at the end of its stream; idempotent."""
         self._ended(trial_key, "FINISHED")
 
     def failed(self, trial_key: str, message: str) -> None:
-        """The trial will not be tried again."""
+        """End a trial that failed for good."""
         self._ended(trial_key, "FAILED", message)
 
     def stopped(self, trial_key: str, batches: int) -> None:
-        """The scheduler saw no point in going on after so many batches: the trial is over, and not comparable."""
+        """End a trial that the scheduler stopped after this many batches."""
         self._ended(trial_key, "KILLED", stopped_at=batches)
 
     def interrupted(self, trial_key: str) -> None:
-        """The trial was stopped, and can be resumed; one that never started gets no runs."""
+        """End a trial that can be resumed; one that never started gets no runs."""
         self._ended(trial_key, "KILLED")
 
     def keep(self, path: Path) -> None:
-        """Keep a file of the sweep's folder, as it is by then, as an artifact of the sweep's run."""
+        """Store a file of the sweep's folder, as it is when the thread reads it, with the sweep's run."""
         self._queue.put(partial(self._try, _SWEEP, partial(self._sync.keep, path)))
 
     def drain(self, timeout: float | None = None) -> list[TrackingProblem]:
-        """Wait until everything handed over so far is written.
+        """Wait until everything passed so far is written.
 
         Returns:
             What has gone wrong since the last call; empty if nothing has.
@@ -143,7 +141,7 @@ class Writer:
         return list(dict.fromkeys(problems))
 
     def close(self, status: str, timeout: float | None = None) -> str:
-        """Write what is left, and end every run of the sweep that still runs, the sweep's own with `status`.
+        """Write everything, and end every run of the sweep that is still RUNNING, its own with `status`.
 
         Returns:
             The run id of the sweep.
@@ -178,28 +176,28 @@ class Writer:
 
     def _ended(self, trial_key: str, status: str, message: str = "", stopped_at: int | None = None) -> None:
         with self._lock:
-            slices = self._arriving.pop(trial_key, [])  # what comes from now on, comes after this
+            slices = self._arriving.pop(trial_key, [])  # later slices belong to the time after this end
             if status == "FINISHED":
-                slices.clear()  # its chunk file has all, and a writer that is behind need not hold them
+                slices.clear()  # its chunk file has everything
 
         def note() -> None:
             if trial_key in self._waiting:
                 self._take(trial_key)
             self._next_at.pop(trial_key, None)
             self._sync.note_end(trial_key, status, message, stopped_at)
-            self._try(trial_key, partial(self._sync.bring_up_to_date, trial_key))
+            self._try(trial_key, self._update(trial_key))
 
         self._queue.put(note)
 
     def _wait(self, done: threading.Event, timeout: float | None) -> bool:
-        """Wait for the thread, but not for one that has died."""
+        """Wait for the thread, unless it has died. Returns whether `done` is set."""
         until = None if timeout is None else time.monotonic() + timeout
         while not done.wait(0.2 if until is None else max(0.0, min(0.2, until - time.monotonic()))):
             if (until is not None and time.monotonic() >= until) or not self._thread.is_alive():
                 return done.is_set()
         return True
 
-    # What follows runs in the thread.
+    # The methods below run in the thread.
 
     def _serve(self) -> None:
         while True:
@@ -218,9 +216,9 @@ class Writer:
                 self._catch_up()
 
     def _arrived(self, key: str, slices: list[Curves]) -> None:
-        """Write them if the trial's pause is over, else keep them, with those that come meanwhile."""
+        """Schedule slices for the end of the trial's pause; later ones are added to the same list."""
         if not slices:
-            return  # the trial has ended meanwhile
+            return  # the trial has ended
         self._waiting[key] = slices
         self._next_at.setdefault(key, time.monotonic())
 
@@ -240,23 +238,23 @@ class Writer:
         self._sync.note_results(key, max(slice_.batches for slice_ in slices))
         self._try(key, partial(self._sync.write_results, key, slices))
 
-    def _open(self) -> None:
-        self._sync.open()
+    def _update(self, key: str) -> Callable[[], object]:
+        return partial(self._sync.bring_up_to_date, key) if key else self._sync.open
 
-    def _try(self, key: str, action: Callable[[], None]) -> None:
-        """Do it; if that fails, keep why, and let the trial be brought up to date from its chunk file later."""
+    def _try(self, key: str, action: Callable[[], object]) -> None:
+        """Call `action`; after a failure `_catch_up` brings the trial up to date from its chunk file."""
         if key in self._behind:
             return
         if self._behind and (line := self._out_of_reach()):
-            self._behind[key] = line  # to try would be to wait once more for a server that is not there
+            self._behind[key] = line  # an attempt would wait for the timeout once more
             return
         try:
             action()
-        except Exception as error:  # whatever it is: the thread must go on
+        except Exception as error:  # the thread must survive every failure
             self._fell_behind(key, error)
 
     def _out_of_reach(self) -> str:
-        """Why the server does not answer; empty if it does."""
+        """The line about a server that does not answer, or an empty string."""
         try:
             check_reachable(self._uri)
         except TrackingError as error:
@@ -268,9 +266,9 @@ class Writer:
         if not line and is_disk_full(error):
             path = database_path(self._uri)
             where = Path.cwd() if path is None else path.parent
-            line = f"tracking: {disk_full_line(where)}: then MLflow is sent what it lacks"
+            line = f"tracking: {disk_full_line(where)}: then the rest is sent to MLflow"
         if not line:
-            what = self._sync.state(key).trial.configuration.label if key else "the sweep's run"
+            what = self._sync.trial(key).trial.configuration.label if key else "the sweep's run"
             line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"
         if self._behind.get(key) != line:
             logger.debug("%s", line, exc_info=error)
@@ -280,16 +278,13 @@ class Writer:
             self._sync.forget(key)
 
     def _catch_up(self) -> None:
-        """Try again what has failed."""
+        """Retry everything that failed."""
         if self._behind and self._out_of_reach():
             self._retry_at = time.monotonic() + RETRY_S
             return
         for key in sorted(self._behind):
             try:
-                if key:
-                    self._sync.bring_up_to_date(key)
-                else:
-                    self._sync.open()
+                self._update(key)()
             except Exception as error:
                 self._fell_behind(key, error)
             else:

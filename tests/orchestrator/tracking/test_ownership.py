@@ -46,7 +46,7 @@ def test_the_same_sweep_may_come_from_another_folder_and_have_grown(tmp_path, tr
 
 def test_a_run_of_an_older_version_is_taken_as_it_is_and_then_known(tmp_path, tracking_uri):
     run_id = synthetic.write_all(sweep_at(tmp_path / "A"), tracking_uri)
-    for tag in (ownership.HASH, ownership.WHOLE):
+    for tag in (ownership.HASH, ownership.IDENTITY):
         MlflowClient(tracking_uri).delete_tag(run_id, tag)
     other = sweep_at(tmp_path / "B", batch_size=5)
     runs.check_tracked(tracking_uri, "experiment", other.plan)
