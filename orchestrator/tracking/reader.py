@@ -21,18 +21,27 @@ from orchestrator.tracking.runs import PARENT, POPULATION, REMOVED, STOPPED_AT, 
 from orchestrator.tracking.tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
 
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
-_AT_ONCE = 8
+_THREADS = 8
 
 logger = logging.getLogger(__name__)
 
 
 class SweepNotFound(OrchestratorError):  # noqa: N818
-    """There is no sweep of that name; the line lists those that there are."""
+    """No sweep has this name; the line lists the existing names."""
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """A seed's run. ``diverged_at``, ``stopped_at`` (by the scheduler): the batch, None if it did not."""
+    """A seed's run.
+
+    Attributes:
+        run_id: in MLflow.
+        seed: the seed.
+        status: of MLflow: RUNNING, FINISHED, FAILED or KILLED.
+        diverged_at: the batch; None if the seed did not diverge.
+        metrics: names of its metrics.
+        stopped_at: batches after which the scheduler stopped it, else None.
+    """
 
     run_id: str
     seed: int
@@ -46,10 +55,21 @@ class SeedRun:
 class ConfigurationRuns:
     """A configuration's run and those of its seeds.
 
-    ``planned``: the seeds it was to have. ``complete``: every seed is at the end of its stream, and all is written.
-    ``metrics``: the numbers there is only one of (objective, seconds, …). ``digests``: file → SHA-256, of its tables.
-    ``population``: the hash of the population that it is a member of, empty if of none. ``artifacts``: where they are.
-    ``removed``: the sweep, as it was last started, does not hold it: it is of an earlier version.
+    Attributes:
+        run_id: of the configuration's run.
+        hash: of the configuration.
+        label: the readable name.
+        learner: its name.
+        needs_boundaries: whether the learner is told where tasks begin.
+        complete: whether every seed has reached the end of its stream and everything is written.
+        planned: the seeds of the plan.
+        parameters: name → value.
+        metrics: the numbers that exist once (objective, seconds, …).
+        seeds: runs of the seeds, ascending.
+        population: the hash of its population; empty if it has none.
+        digests: table → SHA-256.
+        artifacts: the URI of the run's artifacts.
+        removed: whether the sweep, as last started, no longer contains it.
     """
 
     run_id: str
@@ -70,8 +90,19 @@ class ConfigurationRuns:
 
 @dataclass(frozen=True)
 class SweepRuns:
-    """A sweep as MLflow has it, its configurations in the order of their runs. ``tags`` and ``artifacts`` (where they
-    are): those of its own run."""
+    """A sweep in MLflow.
+
+    Attributes:
+        client: of MLflow.
+        run_id: of the sweep's own run.
+        name: of the sweep.
+        objective: the metric that it optimises.
+        mode: "min" or "max".
+        configurations: in the order in which their runs were created.
+        status: of the sweep's run.
+        tags: of the sweep's run.
+        artifacts: the URI of the artifacts of the sweep's run.
+    """
 
     client: Any
     run_id: str
@@ -85,41 +116,41 @@ class SweepRuns:
 
 
 def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> pd.DataFrame:
-    """Every point of every seed of a sweep, tidy.
+    """Every point of every seed of a sweep, as a tidy table.
 
     Args:
-        name: the sweep's name; of several, in several experiments, the newest.
-        tracking_uri: where it was tracked.
-        experiment: the experiment to look in; all of them if None.
+        name: the sweep's name; the newest one if several experiments have it.
+        tracking_uri: of MLflow.
+        experiment: the experiment to search; all if None.
 
     Returns:
-        One row per point: the columns configuration (its hash), label, learner, seed, metric, step, value, and one for
-        each hyper-parameter that varies (missing where a learner does not have it). Configurations of earlier versions
-        of the sweep are among them: `find_sweep` says which are `removed`.
+        One row per point, with the columns configuration (its hash), label, learner, seed, metric, step, value, and one
+        for each hyper-parameter that varies (missing where a learner does not have it). Configurations of earlier
+        versions of the sweep are included: `find_sweep` says which are `removed`.
 
     Raises:
-        SweepNotFound: one line, with the names that there are.
-        TrackingError: there is nothing at that URI.
+        SweepNotFound: one line, with the existing names.
+        TrackingError: MLflow cannot be read at this URI.
     """
     return curves_of(find_sweep(name, tracking_uri, experiment))
 
 
 def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> SweepRuns:
-    """The newest sweep of this name, or of any if it is None. Raises as `load_curves`."""
+    """The newest sweep of this name, or of any name if None; raises what `load_curves` raises."""
     client = open_existing(tracking_uri)
     with in_one_line(tracking_uri):
         return _found(client, name, tracking_uri, experiment)
 
 
 def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | None) -> SweepRuns:
-    there = {each.name: each.experiment_id for each in _experiments(client)}
-    if experiment is not None and experiment not in there:
-        others = ", ".join(name for name in there if name != "Default") or "none"
+    ids = {each.name: each.experiment_id for each in _experiments(client)}
+    if experiment is not None and experiment not in ids:
+        others = ", ".join(name for name in ids if name != "Default") or "none"
         raise SweepNotFound(
             fault("--experiment", "", f"{tracking_uri} has none of this name", experiment, f"there are: {others}")
         )
-    experiments = [at for name, at in there.items() if experiment in (None, name)]
-    sweeps = list(search(client, experiments, "tags.`foml.kind` = 'sweep'")) if experiments else []
+    selected = [id_ for name, id_ in ids.items() if experiment in (None, name)]
+    sweeps = list(search(client, selected, "tags.`foml.kind` = 'sweep'")) if selected else []
     sweeps.sort(key=lambda run: run.info.start_time, reverse=True)
     parent = next((run for run in sweeps if name in (None, run.data.tags["foml.sweep"])), None)
     if parent is None:
@@ -140,8 +171,8 @@ def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | N
 
 
 def curves_of(sweep: SweepRuns) -> pd.DataFrame:
-    """`load_curves` of a sweep that was found before."""
-    with in_one_line(sweep.client.tracking_uri), ThreadPoolExecutor(_AT_ONCE) as pool:
+    """`load_curves` of a sweep from `find_sweep`."""
+    with in_one_line(sweep.client.tracking_uri), ThreadPoolExecutor(_THREADS) as pool:
         parts = list(pool.map(lambda of: _points(sweep, of), sweep.configurations))
     varying = _varying(sweep.configurations)
     frames = []
@@ -155,9 +186,10 @@ def curves_of(sweep: SweepRuns) -> pd.DataFrame:
 
 
 def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:
-    """The test error after each task of every complete configuration: configuration, label, learner, seed, metric,
-    step, value. A configuration that has none (it is not complete, or an older version ran it) is left out; so is one
-    whose table is damaged, which the log tells.
+    """The test error after each task of every complete configuration, in the columns `COLUMNS`.
+
+    Configurations without test errors (incomplete, or of an early version) are left out, and so are those whose table
+    is damaged, with a warning in the log.
     """
     frames = []
     for of in sweep.configurations:
@@ -168,10 +200,10 @@ def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:
 
 
 def hindsight_of(sweep: SweepRuns) -> pd.DataFrame | None:
-    """The reference of regret that is kept with a sweep; None if there is none, or it is damaged or out of reach."""
-    what = f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id})"
+    """The reference of regret that is stored with a sweep; None if it is missing, damaged or out of reach."""
+    table = f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id})"
     remedy = f"regret is left out; python -m orchestrator.regret {shlex.quote(sweep.name)} fits it again"
-    return _read_or_tell(sweep.client, sweep, HINDSIGHT_FILE, digests(sweep.tags), what, remedy)
+    return _read_or_warn(sweep.client, sweep, HINDSIGHT_FILE, digests(sweep.tags), table, remedy)
 
 
 def _experiments(client: Any) -> Iterable[Any]:
@@ -207,9 +239,9 @@ def _configurations(client: Any, parent: Any) -> list[ConfigurationRuns]:
             status, metrics = run.info.status, tuple(run.data.metrics)
             seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), status, diverged, metrics, stopped)
             seeds.setdefault(tags[PARENT], []).append(seed)
-    found = [run for run in runs if run.data.tags["foml.kind"] == "configuration"]
-    found.sort(key=lambda run: run.info.start_time)
-    return [_configuration(run, seeds.get(run.info.run_id, [])) for run in found]
+    configurations = [run for run in runs if run.data.tags["foml.kind"] == "configuration"]
+    configurations.sort(key=lambda run: run.info.start_time)
+    return [_configuration(run, seeds.get(run.info.run_id, [])) for run in configurations]
 
 
 def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
@@ -233,8 +265,10 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
 
 
 def _points(sweep: SweepRuns, of: ConfigurationRuns) -> pd.DataFrame:
-    """The points of a configuration's seeds: from the table that a complete one has, which spares MLflow a request for
-    every curve; else from its histories."""
+    """The points of a configuration's seeds.
+
+    A complete configuration has them in a table, which saves one request to MLflow for each curve.
+    """
     if of.complete and (table := _table(sweep, of, CURVES_FILE)) is not None:
         return table
     rows = [
@@ -247,36 +281,36 @@ def _points(sweep: SweepRuns, of: ConfigurationRuns) -> pd.DataFrame:
 
 
 def _table(sweep: SweepRuns, of: ConfigurationRuns, name: str) -> pd.DataFrame | None:
-    """A table that a configuration has as an artifact; None if there is none, or it is damaged or out of reach."""
-    what = f"{name} of {of.label} (run {of.run_id})"
+    """A configuration's table; None if it is missing, damaged or out of reach."""
+    table = f"{name} of {of.label} (run {of.run_id})"
     instead = "its test errors are left out" if name == TEST_FILE else "its curves are read from the metrics"
     again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again from the chunk files"
-    return _read_or_tell(sweep.client, of, name, of.digests, what, f"{instead}; {again}")
+    return _read_or_warn(sweep.client, of, name, of.digests, table, f"{instead}; {again}")
 
 
-def _read_or_tell(
-    client: Any, of: SweepRuns | ConfigurationRuns, name: str, known: Mapping[str, str], what: str, remedy: str
+def _read_or_warn(
+    client: Any, of: SweepRuns | ConfigurationRuns, name: str, digests: Mapping[str, str], table: str, remedy: str
 ) -> pd.DataFrame | None:
-    """A table; of one that is damaged the log has a line, and there is none."""
+    """A table; None, with a warning in the log, if it is damaged."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return read(client, of.run_id, of.artifacts, name, known.get(name))
+        return read(client, of.run_id, of.artifacts, name, digests.get(name))
     except (MlflowException, OSError):
         return None
     except DamagedTable as error:
-        logger.warning("%s: %s; %s", what, error, remedy)
+        logger.warning("%s: %s; %s", table, error, remedy)
         return None
 
 
 def _varying(configurations: Sequence[ConfigurationRuns]) -> dict[str, str]:
-    """Parameter → column, of those that two configurations have different values of."""
+    """Parameter → column, for parameters of which two configurations have different values."""
     values: dict[str, list[Any]] = {}
     for of in configurations:
         for key, value in of.parameters.items():
             if key != "learner" and value not in values.setdefault(key, []):
                 values[key].append(value)
-    varying = [key for key, there in values.items() if len(there) > 1]
+    varying = [key for key, different in values.items() if len(different) > 1]
     return {key: f"{key} (option)" if key in COLUMNS else key for key in sorted(varying)}
 
 
@@ -341,32 +375,32 @@ _LISTED = 5
 
 
 def find(client: Any, run: str, uri: str) -> Any:
-    """The run of this id, a configuration's or a seed's.
+    """The run with this id, of a configuration or a seed.
 
     Raises:
-        OrchestratorError: one line: there is none, or it is another kind of run.
+        OrchestratorError: one line: it does not exist, or is another kind of run.
     """
     from mlflow.exceptions import MlflowException
 
     try:
-        found = client.get_run(run)
+        result = client.get_run(run)
     except MlflowException as error:
         rule = f"{uri} has none of this id"
         raise OrchestratorError(fault("run", "", rule, run, "the table of runs in MLflow's UI shows ids")) from error
-    if "foml.kind" not in found.data.tags:
+    if "foml.kind" not in result.data.tags:
         raise OrchestratorError(fault("run", "", "must be a run of a sweep", run))
-    if found.data.tags["foml.kind"] == "sweep":
-        raise OrchestratorError(_is_a_sweep(client, found))
-    return found
+    if result.data.tags["foml.kind"] == "sweep":
+        raise OrchestratorError(_is_a_sweep(client, result))
+    return result
 
 
-def _is_a_sweep(client: Any, found: Any) -> str:
-    """The line about a sweep's run, with the runs that could have been meant."""
+def _is_a_sweep(client: Any, sweep: Any) -> str:
+    """The line about the run of a sweep, with ids of its configurations."""
     runs = [
         f"{run.info.run_id} ({run.data.tags['foml.label']})"
-        for run in search(client, [found.info.experiment_id], "tags.`foml.kind` = 'configuration'")
-        if run.data.tags.get(PARENT) == found.info.run_id
+        for run in search(client, [sweep.info.experiment_id], "tags.`foml.kind` = 'configuration'")
+        if run.data.tags.get(PARENT) == sweep.info.run_id
     ]
     more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
     remedy = f"there are: {', '.join(runs[:_LISTED])}{more}" if runs else ""
-    return fault("run", "", "must be a configuration's or a seed's, not a sweep's", found.info.run_id, remedy)
+    return fault("run", "", "must be a configuration's or a seed's, not a sweep's", sweep.info.run_id, remedy)

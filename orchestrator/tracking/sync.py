@@ -159,9 +159,9 @@ class SweepSync:
                 self.keep(path)
         statuses: dict[str, str] = {}  # of configurations: the worst of their trials
         for tracked in self._trials():
-            earlier, status = statuses.get(tracked.trial.configuration.hash, "FINISHED"), tracked.status or "KILLED"
-            worst = max(earlier, status, key=("FINISHED", "KILLED", "FAILED").index)
-            statuses[tracked.trial.configuration.hash] = worst
+            key = tracked.trial.configuration.hash
+            both = (statuses.get(key, "FINISHED"), tracked.status or "KILLED")
+            statuses[key] = max(both, key=("FINISHED", "KILLED", "FAILED").index)
         tree.end(status, statuses)
         return tree.parent_id
 
