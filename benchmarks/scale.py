@@ -102,7 +102,7 @@ def stream_actor() -> Iterator[str]:
     import ray
 
     from orchestrator.execution.ray_session import ray_running
-    from orchestrator.execution.stream_actor import StreamActors, own_stream_actor
+    from orchestrator.execution.stream_actor import StreamActors, node_stream_actor
     from streams import build
     from streams.rainbow import RainbowDigits
     from streams.schedule import Sequential
@@ -115,7 +115,7 @@ def stream_actor() -> Iterator[str]:
         ray_running(local=True),
         StreamActors(store, seeds, None, Path(folder), print),
     ):
-        actor = own_stream_actor(store.hash)
+        actor = node_stream_actor(store.hash)
 
         def read(at: int) -> Any:
             return actor.read.remote(seeds, Sequential(), at * count % (20 * 200 - count), count)

@@ -34,7 +34,7 @@ import torch
 import learners
 from orchestrator.execution.learner_actor import ActorSource
 from orchestrator.execution.ray_session import ray_running
-from orchestrator.execution.stream_actor import StreamActors, own_stream_actor
+from orchestrator.execution.stream_actor import StreamActors, node_stream_actor
 from orchestrator.protocol import online
 from orchestrator.protocol.source import StackedDatapoints, StoreSource, StreamShape, StreamSource
 from streams import build
@@ -247,7 +247,7 @@ def measure(stores: dict[str, TaskStore], seconds: float) -> None:
             with StreamActors(store, [0], None, store.path.parent, print):
                 for _ in range(ROUNDS):
                     through: dict[str, Any] = {
-                        "actor": ActorSource(own_stream_actor(store.hash), [0], sequential),
+                        "actor": ActorSource(node_stream_actor(store.hash), [0], sequential),
                         "direct": StoreSource(store, [0], sequential),
                     }
                     for way, source in through.items():
@@ -261,7 +261,7 @@ def measure(stores: dict[str, TaskStore], seconds: float) -> None:
                 f"  {ratio:.2f} x the time of the direct read ({direct:,.0f}/s); goal <= 1.5: {verdict(ratio <= 1.5)}"
             )
             with StreamActors(store, [0], None, store.path.parent, print):
-                source = ActorSource(own_stream_actor(store.hash), [0], sequential)
+                source = ActorSource(node_stream_actor(store.hash), [0], sequential)
                 share = waiting_share(store, source, chunks=3)
             print(f"  `online` waits for data {share:.2%} of its time; goal < 1 %: {verdict(share < 0.01)}")
     store = stores["pairs"]

@@ -16,7 +16,7 @@ from ray import tune
 from learners import checkpoint
 from orchestrator.errors import OrchestratorError, disk_full_as_error
 from orchestrator.execution.messages import ChunkResult, Refusal, TrialSpec, to_tune
-from orchestrator.execution.stream_actor import own_stream_actor
+from orchestrator.execution.stream_actor import node_stream_actor
 from orchestrator.protocol import metrics, online
 from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.source import StackedDatapoints, StreamShape, StreamSource
@@ -159,7 +159,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         self._gpu = torch.cuda.is_available() and spec.gpus > 0
         self._device = torch.device("cuda" if self._gpu else "cpu")
         torch.set_num_threads(spec.threads)
-        actor = own_stream_actor(spec.store)
+        actor = node_stream_actor(spec.store)
         self._store = TaskStore.open(ray.get(actor.path.remote()))
         self._source: StreamSource = ActorSource(actor, list(trial.seeds), spec.schedule)
         hardware.reset_peak_memory(self._device)

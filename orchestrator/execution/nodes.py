@@ -1,4 +1,4 @@
-"""The nodes of the Ray that this process is connected to, against those that its cluster file promised."""
+"""The nodes of the Ray that this process is connected to, and those that the cluster's file promises."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")
-"""What `ray up` leaves on a head: the cluster file as it was used."""
+"""The copy of the cluster file that `ray up` leaves on the head."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that is alive. `cpus`, `gpus`: as Ray counts them."""
+    """A node that is alive.
+
+    Attributes:
+        id: Ray's id.
+        address: Its IP address.
+        cpus: CPUs as Ray counts them.
+        gpus: GPUs as Ray counts them.
+    """
 
     id: str
     address: str
@@ -38,11 +45,11 @@ def joined() -> list[Node]:
 
 
 def startable(bootstrap: Path = BOOTSTRAP) -> list[tuple[dict[str, float], int]] | None:
-    """What an autoscaler may start: resources of one node, and how many of them. None: there is one that does not say.
+    """The nodes that an autoscaler may start: resources of one, and their number; None if its limits are not known.
 
-    Ray itself keeps this nowhere that a driver could look.
+    Ray offers a driver no way to ask.
     """
-    document = _left_by_launcher(bootstrap)
+    document = _launcher_document(bootstrap)
     if document is None:
         return None if "KUBERNETES_SERVICE_HOST" in os.environ else []
     head, types = document.get("head_node_type"), document.get("available_node_types") or {}
@@ -55,8 +62,8 @@ def startable(bootstrap: Path = BOOTSTRAP) -> list[tuple[dict[str, float], int]]
 
 
 def promised(bootstrap: Path = BOOTSTRAP) -> list[str]:
-    """Addresses that the cluster's file names; empty where an autoscaler decides, and away from a head."""
-    document = _left_by_launcher(bootstrap) or {}
+    """The addresses that the cluster's file names; empty with an autoscaler, and on machines other than the head."""
+    document = _launcher_document(bootstrap) or {}
     try:
         provider = document["provider"]
         return [str(provider["head_ip"]), *map(str, provider["worker_ips"])]
@@ -64,7 +71,7 @@ def promised(bootstrap: Path = BOOTSTRAP) -> list[str]:
         return []
 
 
-def _left_by_launcher(bootstrap: Path) -> dict[str, Any] | None:
+def _launcher_document(bootstrap: Path) -> dict[str, Any] | None:
     import yaml
 
     try:
@@ -75,14 +82,14 @@ def _left_by_launcher(bootstrap: Path) -> dict[str, Any] | None:
 
 
 def missing(nodes: list[Node], expected: list[str]) -> str:
-    """One line that says which of the promised nodes are not there; empty if all are.
+    """One line that names the promised nodes that have not joined; empty if all have.
 
     >>> missing([Node("a", "10.0.0.1", 1, 0)], ["10.0.0.1", "10.0.0.2"])
     '1 of 2 nodes: 10.0.0.2 has not joined'
     """
-    there = {node.address for node in nodes}
-    lacking = [address for address in expected if address not in there]
-    if not lacking:
+    addresses = {node.address for node in nodes}
+    absent = [address for address in expected if address not in addresses]
+    if not absent:
         return ""
-    have = "has" if len(lacking) == 1 else "have"
-    return f"{len(expected) - len(lacking)} of {len(expected)} nodes: {', '.join(lacking)} {have} not joined"
+    have = "has" if len(absent) == 1 else "have"
+    return f"{len(expected) - len(absent)} of {len(expected)} nodes: {', '.join(absent)} {have} not joined"

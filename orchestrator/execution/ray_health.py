@@ -1,8 +1,7 @@
-"""Notices that the Ray which a sweep runs on is gone, where Ray itself would keep the driver waiting.
+"""Notices that Ray has died, where Ray itself would keep the driver waiting.
 
-Without its control service (GCS), calls into Ray do not come back; after a minute Ray ends the whole process, with runs
-left RUNNING and a line about itself. Without its raylet, a machine that is a cluster of its own starts no more actors,
-and Tune waits for them for ever.
+Without its control service (GCS), calls into Ray do not return; after a while Ray terminates the process, and MLflow's
+runs stay RUNNING. Without its raylet, a local Ray starts no more actors, and Tune waits for them forever.
 """
 
 from __future__ import annotations
@@ -21,43 +20,48 @@ from orchestrator.system.processes import command_line, descendants, is_alive
 
 LOOK_S = 0.5
 LOCAL_S, CLUSTER_S = 2.0, 40.0
-"""For how long it must be gone. On a cluster the network may fail, and a control service may come back."""
+"""Seconds without an answer until Ray is dead. On a cluster the network may fail, or a control service restart."""
 
 
 @contextmanager
-def guarded(local: bool, lost: Callable[[str], None]) -> Iterator[None]:
-    """If Ray goes inside this block, `lost` is called with what was seen, in a thread of its own, and has to end the
-    process: whoever is in the block may never come out of it, and does not if `lost` was called before it could.
+def guarded(local: bool, on_ray_lost: Callable[[str], None]) -> Iterator[None]:
+    """If Ray dies inside this block, `on_ray_lost` is called in another thread and must terminate the process.
+
+    The block may wait for Ray forever; once `on_ray_lost` is called, the block does not return.
+
+    Args:
+        local: Whether Ray's processes were started by this one.
+        on_ray_lost: Called with the reason.
     """
     import ray
 
     address = ray.get_runtime_context().gcs_address
     raylets = [process for process in descendants() if "/raylet/raylet" in command_line(process)] if local else []
-    left, who = threading.Event(), threading.Lock()
+    ended, claim = threading.Event(), threading.Lock()  # the thread that acquires `claim` decides
 
     def watch() -> None:
-        seen, reason = 0.0, ""
-        while not left.wait(LOOK_S):
-            reason = _missing(address, raylets)
-            seen = seen + LOOK_S if reason else 0.0
-            if seen >= (LOCAL_S if local else CLUSTER_S) and who.acquire(blocking=False):
-                lost(reason)
+        seconds = 0.0
+        while not ended.wait(LOOK_S):
+            reason = _failure(address, raylets)
+            seconds = seconds + LOOK_S if reason else 0.0
+            if seconds >= (LOCAL_S if local else CLUSTER_S) and claim.acquire(blocking=False):
+                on_ray_lost(reason)
 
     threading.Thread(target=watch, name="ray-health", daemon=True).start()
     try:
         yield
     finally:
-        left.set()
-        if not who.acquire(blocking=False):
-            threading.Event().wait()  # the process is being ended
+        ended.set()
+        if not claim.acquire(blocking=False):
+            threading.Event().wait()  # `on_ray_lost` is terminating the process
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Inside this block, in which Ray is shut down, no thread collects garbage; what there is, is collected before.
+def garbage_collection_off() -> Iterator[None]:
+    """Collect garbage, and turn the collector off inside this block, in which Ray is shut down.
 
-    An object reference that another thread destroys while Ray's core goes (the thread of MLflow's writer, say, in which
-    a collection happens to begin) makes Ray end the process, with exit code 1 and without a result.
+    If another thread (MLflow's writer, say) collects an object reference meanwhile, Ray terminates the process with
+    exit code 1 and without a result.
     """
     was_on = gc.isenabled()
     gc.collect()
@@ -69,8 +73,8 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _missing(address: str, raylets: list[psutil.Process]) -> str:
-    """What is not there; empty if all is."""
+def _failure(address: str, raylets: list[psutil.Process]) -> str:
+    """Which part of Ray is dead; empty if none."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -80,7 +84,7 @@ def _missing(address: str, raylets: list[psutil.Process]) -> str:
 
 
 class _Log(io.TextIOBase):
-    """A file that is made once there is something to write, and that nobody stumbles over: the disk may be full."""
+    """A file that is created by the first write; errors are ignored, as the disk may be full."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,6 +97,6 @@ class _Log(io.TextIOBase):
 
 @contextmanager
 def output_to(path: Path) -> Iterator[None]:
-    """Inside this block standard output, where Ray prints on dead actors and machines, is this file."""
+    """Inside this block standard output, where Ray reports dead actors and nodes, is appended to this file."""
     with redirect_stdout(_Log(path)):
         yield

@@ -1,4 +1,4 @@
-"""Starting Ray so that signals stay with whoever handles them."""
+"""Starts Ray, or connects to it, without losing signals; the resources of the cluster that results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.execution import nodes
-from orchestrator.execution.ray_health import guarded, uncollected
+from orchestrator.execution.ray_health import garbage_collection_off, guarded
 from orchestrator.system.processes import watched
 from orchestrator.system.signals import SIGNALS
 
 
 def start_ray(address: str | None) -> None:
-    """Start a Ray on this machine, or connect to the cluster at `address`; signals that come meanwhile wait for it.
+    """Start a Ray on this machine, or connect to the cluster at `address`; signals are delivered afterwards.
 
     Raises:
-        OrchestratorError: no cluster answers there.
-        KeyboardInterrupt: by whoever handles the signal that came; Ray is to be shut down.
+        OrchestratorError: No cluster answers there.
+        KeyboardInterrupt: From the handler of a signal that came meanwhile; the caller must shut Ray down.
     """
-    with held_back(), _no_handler_of_rays():
+    with signals_deferred(), _ray_handler_disabled():
         _init(address)
 
 
@@ -47,26 +47,25 @@ def _init(address: str | None) -> None:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Around the start of Ray, which does not survive being interrupted: a signal that comes inside is delivered at the
-    end, a second one at once. Only those that somebody handles.
+def signals_deferred() -> Iterator[None]:
+    """A signal with a handler that comes inside this block is delivered at its end, a second one immediately.
 
-    What is started inside never hears of a SIGHUP, as it inherits that; else Ray's processes would end with the
-    terminal, and no chunk could be finished. (Ray sees to it itself that they hear of no Ctrl-C.)
+    The start of Ray does not survive an interruption. Processes started inside inherit a blocked SIGHUP: otherwise
+    Ray's processes would end with the terminal, and no chunk could be finished. (Ray itself shields them from Ctrl-C.)
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: handler for number in SIGNALS if callable(handler := signal.getsignal(number))}
-    came: list[int] = []
+    deferred: list[int] = []
 
-    def later(number: int, frame: Any) -> None:
-        came.append(number)
-        if len(came) > 1:
+    def defer(number: int, frame: Any) -> None:
+        deferred.append(number)
+        if len(deferred) > 1:
             before[signal.Signals(number)](number, frame)
 
     for number in before:
-        signal.signal(number, later)
+        signal.signal(number, defer)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         yield
@@ -74,48 +73,52 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        before[signal.Signals(came[0])](came[0], None)
+    if deferred:
+        before[signal.Signals(deferred[0])](deferred[0], None)
 
 
 @contextmanager
-def _no_handler_of_rays() -> Iterator[None]:
-    """Inside this block Ray puts no handler of SIGTERM in place if there is one: it would end the process at once."""
+def _ray_handler_disabled() -> Iterator[None]:
+    """Inside this block Ray does not replace an existing SIGTERM handler: Ray's would end the process immediately."""
     from ray._private import utils
 
     if not callable(signal.getsignal(signal.SIGTERM)):
         yield
         return
-    own, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    original, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
     try:
         yield
     finally:
-        utils.set_sigterm_handler = own
+        utils.set_sigterm_handler = original
 
 
-# Read by Ray when it is imported or started; set before either.
+# Ray reads these when it is imported and when it starts.
 _ENVIRONMENT = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # one writer: ours
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours finishes the chunk
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # results go to MLflow only
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `StopRequest` finishes the chunk
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_GLOBAL_CHECKPOINT_S": "100000000",  # Tune's own state is never read again
+    "TUNE_GLOBAL_CHECKPOINT_S": "100000000",  # Tune's state is never read again
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a trial without GPUs sees none
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_DEDUP_LOGS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # a SIGTERM is ours to handle, and no failure
-    "RAY_gcs_server_port_wait_time_s": "120",  # not 30: a machine may be busy
-    # Not 60: Ray ends a process from which its control service has gone, and ours has a sweep to end in order.
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",  # `StopRequest` handles SIGTERM, which is no failure
+    "RAY_gcs_server_port_wait_time_s": "120",  # not 30: the machine may be busy
+    # Not 60: Ray terminates a process that has lost its control service, before this one could end the sweep.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
 }
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The Ray that a sweep runs on. `local`: started by this command, and gone with it.
+    """The resources of the Ray that a sweep runs on.
 
-    `cpus` and `gpus`: of all nodes together, those included that its autoscaler may start. `node_cpus`, `node_gpus`:
-    the most that one node has.
+    Attributes:
+        cpus: Of all nodes together, including those that an autoscaler may start.
+        gpus: Likewise.
+        node_cpus: The most that one node has.
+        node_gpus: Likewise.
+        local: Whether this command started Ray, and ends it.
     """
 
     cpus: float
@@ -125,22 +128,22 @@ class Cluster:
     local: bool
 
     def slots(self, sweep: Sweep) -> int:
-        """How many learner actors fit at once."""
-        wanted = sweep.document.resources
-        by_cpu = _fit(self.cpus, wanted.cpus)
-        return max(1, min(by_cpu, _fit(self.gpus, wanted.gpus)) if wanted.gpus else by_cpu)
+        """The number of learner actors that fit simultaneously."""
+        trial = sweep.document.resources
+        by_cpu = _fit(self.cpus, trial.cpus)
+        return max(1, min(by_cpu, _fit(self.gpus, trial.gpus)) if trial.gpus else by_cpu)
 
 
-def _fit(there: float, each: float) -> int:
-    return int(there / each + 1e-9)  # 200 times 0.01 are 2
+def _fit(total: float, each: float) -> int:
+    return int(total / each + 1e-9)  # 2 / 0.01 must be 200
 
 
 def prepare_environment(local: bool) -> None:
-    """Settings that Ray reads from the environment, for this process; what the user has set is left alone."""
+    """Set what Ray reads from this process's environment, except what the user has set."""
     for key, value in _ENVIRONMENT.items():
         os.environ.setdefault(key, value)
-    # A token for our own Ray alone, and on no disk: left to itself, Ray writes one into the home folder, and a token
-    # found there changes how every later Ray starts. Ray reads both when it is imported, so not after that.
+    # A token for this Ray only, and on no disk: by default Ray writes one into the home folder, where a token changes
+    # how every later Ray starts. Ray reads both variables when it is imported, so later would be too late.
     if local and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
@@ -163,56 +166,62 @@ def ray_running(local: bool, on_ray_lost: Callable[[str], None] | None = None) -
     except KeyboardInterrupt:
         ray.shutdown()
         raise
-    own = address is None
-    with watched() if own else nullcontext():
+    is_new = address is None
+    with watched() if is_new else nullcontext():
         try:
-            with nullcontext() if on_ray_lost is None else guarded(own, on_ray_lost):
-                yield _found(local=own)
+            with nullcontext() if on_ray_lost is None else guarded(is_new, on_ray_lost):
+                yield _cluster(local=is_new)
         finally:
-            # No longer guarded: on a busy machine it takes seconds after the control service has gone.
-            with uncollected():
+            # Outside `guarded`: on a busy machine the shutdown takes seconds after the control service has ended.
+            with garbage_collection_off():
                 ray.shutdown()
 
 
-def _found(local: bool) -> Cluster:
-    there = nodes.joined()
-    more = [] if local else nodes.startable()
+def _cluster(local: bool) -> Cluster:
+    alive = nodes.joined()
+    startable = [] if local else nodes.startable()
 
-    def both(kind: str, now: list[float]) -> tuple[float, float]:
-        if more is None:  # whatever is asked for may come
+    def total_and_largest(kind: str, now: list[float]) -> tuple[float, float]:
+        if startable is None:  # an autoscaler without stated limits
             return sum(now), math.inf
-        later = [(resources.get(kind, 0), count) for resources, count in more if count]
+        later = [(resources.get(kind, 0), count) for resources, count in startable if count]
         return max(sum(now), sum(each * count for each, count in later)), max([*now, *(each for each, _ in later)])
 
-    cpus, node_cpus = both("CPU", [node.cpus for node in there])
-    gpus, node_gpus = both("GPU", [node.gpus for node in there])
+    cpus, node_cpus = total_and_largest("CPU", [node.cpus for node in alive])
+    gpus, node_gpus = total_and_largest("GPU", [node.gpus for node in alive])
     return Cluster(cpus, gpus, node_cpus, node_gpus, local)
 
 
 def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
-    """Refuse what could never start: Tune would wait for it for ever.
+    """Refuse trials that no node could run: Tune would wait forever.
+
+    Args:
+        sweep: The checked configuration.
+        cpus: The most that one node has.
+        gpus: Likewise.
+        where: The node, as the error names it.
 
     Raises:
-        ConfigError: naming what is short.
+        ConfigError: A trial needs more than a node has.
     """
-    wanted = sweep.document.resources
+    trial = sweep.document.resources
     faults = [
-        fault(sweep.file, f"resources.{kind}", f"must be at most the {there:g} that {where} has", asked, remedy)
-        for kind, asked, there, remedy in (
-            ("cpus", wanted.cpus, cpus, f"set resources.cpus={max(1, int(cpus))}"),
-            ("gpus", wanted.gpus, gpus, "set resources.gpus=0, or use a cluster that has GPUs"),
+        fault(sweep.file, f"resources.{kind}", f"must be at most the {limit:g} that {where} has", value, remedy)
+        for kind, value, limit, remedy in (
+            ("cpus", trial.cpus, cpus, f"set resources.cpus={max(1, int(cpus))}"),
+            ("gpus", trial.gpus, gpus, "set resources.gpus=0, or use a cluster that has GPUs"),
         )
-        if asked > there
+        if value > limit
     ]
     if faults:
         raise ConfigError(*faults)
 
 
 def local_gpus() -> int:
-    """GPUs of this machine as Ray would count them, without starting Ray."""
+    """The number of GPUs of this machine as Ray counts them, without starting Ray."""
     prepare_environment(local=True)
     from ray._private.accelerators import NvidiaGPUAcceleratorManager
 
     visible = NvidiaGPUAcceleratorManager.get_current_process_visible_accelerator_ids()
-    here = int(NvidiaGPUAcceleratorManager.get_current_node_num_accelerators())
-    return here if visible is None else min(here, len(visible))
+    count = int(NvidiaGPUAcceleratorManager.get_current_node_num_accelerators())
+    return count if visible is None else min(count, len(visible))

@@ -1,4 +1,4 @@
-"""`StreamActor`, one per node: brings the task store there and serves its datapoints; and who starts and owns them."""
+"""`StreamActor`, one per node, which serves a task store's datapoints, and `StreamActors`, which owns them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from streams.stream import Datapoints
 
 NAMESPACE = "foml-orchestrator"
 SHARED_STORES = "~stores"
-"""The folder in a sweep's storage where stores are put that only the driver has; no sweep's folder begins with ~."""
+"""The folder in a sweep's storage for stores that only the driver has; no sweep's folder begins with ~."""
 _LOOK_S = 2.0
 _WAIT_S = 60.0
 _KNOWN_S = 30.0
-"""How long a node may be in Ray's list while no actor can be placed there: it has just joined, or has just gone."""
+"""Seconds that Ray may list a node on which it places no actor: one that has just joined, or has just left."""
 
 
 class StreamActor:
-    """Brings one store onto its node, and serves its datapoints to all learners there.
+    """Fetches one store onto its node, and serves its datapoints to all learners there.
 
-    A read is addressed by position, so a restarted actor goes on as if nothing had happened.
+    A read is addressed by position, so a restarted actor needs no state.
 
     Args:
-        addresses: where the store may be found, the first that has it is used; paths and addresses as for `localise`.
-        store_hash: what the store must be.
-        seeds: that it must have; its hash is the same for every set of seeds.
+        addresses: Where the store may be, as for `localise`; the first that has it is used.
+        store_hash: The store's hash.
+        seeds: The seeds that the store must have; its hash does not depend on them.
     """
 
     def __init__(self, addresses: list[str], store_hash: str, seeds: list[int]) -> None:
@@ -61,7 +61,7 @@ class StreamActor:
         return self._opened
 
     def has(self, address: str) -> bool:
-        """Whether this very store is at the address, seen from here, with all its seeds that are needed."""
+        """Whether the store is at the address, as seen from this node, with every seed that is needed."""
         try:
             store = TaskStore.open(localise(address))
         except StoreError:
@@ -69,11 +69,11 @@ class StreamActor:
         return store.hash == self._hash and set(self._seeds) <= set(store.seeds)
 
     def sees(self, address: str, name: str) -> bool:
-        """Whether there is a file of that name at the address, seen from this node."""
+        """Whether a file of that name is at the address, as seen from this node."""
         return has_file(address, name)
 
     def path(self) -> str:
-        """Where the store lies on this node: learners map the same files."""
+        """The store's folder on this node: learners map the same files."""
         return str(self._store().path)
 
     def _source(self, seeds: list[int], schedule: Schedule) -> StoreSource:
@@ -96,19 +96,19 @@ class StreamActor:
 
 
 def stream_actor_name(store_hash: str, node: str) -> str:
-    """The name under which this job's actor of the store on that node is found.
+    """The name of this job's actor of the store on that node.
 
-    A job is a driver with all that it has started. Two sweeps on one cluster have actors of their own: those of one end
-    with its driver.
+    A job is a driver and everything that it started. Two sweeps on one cluster have separate actors: an actor ends with
+    its driver.
     """
     return f"stream-{store_hash[:12]}-{ray.get_runtime_context().get_job_id()}-{node}"
 
 
-def own_stream_actor(store_hash: str, wait_s: float = _WAIT_S) -> Any:
-    """The actor of the node that this process is on. On a node that has just joined it may take some seconds to come.
+def node_stream_actor(store_hash: str, wait_s: float = _WAIT_S) -> Any:
+    """The actor of this process's node; on a node that has just joined, it may start seconds later.
 
     Raises:
-        OrchestratorError: there is none after `wait_s` seconds.
+        OrchestratorError: None has started after `wait_s` seconds.
     """
     node = ray.get_runtime_context().get_node_id()
     until = time.monotonic() + wait_s
@@ -117,30 +117,32 @@ def own_stream_actor(store_hash: str, wait_s: float = _WAIT_S) -> Any:
             return ray.get_actor(stream_actor_name(store_hash, node), NAMESPACE)
         except ValueError:
             if time.monotonic() > until:
-                raise OrchestratorError(f"node {_own_address()}: no stream actor came within {wait_s:g} s") from None
+                raise OrchestratorError(
+                    f"node {_node_address()}: no stream actor started within {wait_s:g} s"
+                ) from None
             time.sleep(0.2)
 
 
-def _own_address() -> str:
+def _node_address() -> str:
     return str(ray.util.get_node_ip_address())
 
 
 class StreamActors:
-    """A store's actors inside a `with` block, owned by the caller (the driver): they live and die with it.
+    """A store's actors inside a `with` block, owned by the driver, with which they end.
 
-    There is one on every node when the block begins, and one comes on every node that joins later. A store that only
-    the driver has, or has with all seeds, is put into the sweep's storage for the others to fetch.
+    Every node has one when the block starts, and every node that joins later gets one. A store that only the driver has
+    (with all seeds) is copied into the sweep's storage, from which the other nodes fetch it.
 
     Args:
-        store: the store, on this node.
-        seeds: of it, that are needed on every node.
-        address: where other nodes find it; its own path if None.
-        root: the sweep's folder, which every node has to see.
-        mirror: what `root` is a copy of, if it is one; then every node has to reach its address.
-        tell: is given a line for every node that joins later.
+        store: The store on this node.
+        seeds: The seeds that every node needs.
+        address: Where other nodes find the store; its path on this node if None.
+        root: The sweep's folder, which every node must see.
+        report: Called with a line for each node that joins later.
+        mirror: The address that `root` is a copy of, which every node must reach; None if `root` is no copy.
 
     Raises:
-        ConfigError: on entering: a node does not see the sweep's folder, or cannot get the store.
+        ConfigError: On entering: a node does not see the sweep's folder, or cannot get the store.
     """
 
     def __init__(
@@ -149,10 +151,10 @@ class StreamActors:
         seeds: Sequence[int],
         address: str | None,
         root: Path,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         mirror: Mirror | None = None,
     ) -> None:
-        self._store, self._seeds, self._tell, self._mirror = store, list(seeds), tell, mirror
+        self._store, self._seeds, self._report, self._mirror = store, list(seeds), report, mirror
         self._root = root.absolute()
         self._storage = self._root.parent.as_uri() if mirror is None else mirror.storage
         self._shared: Path | str = ""
@@ -194,46 +196,46 @@ class StreamActors:
             self._mirror.remove(self._marker)
 
     def _watch(self) -> None:
-        known = set(self._handles)
+        seen = set(self._handles)
         while not self._stop.wait(_LOOK_S):
-            new = {node: address for node, address in _nodes().items() if node not in known}
+            new = {node: address for node, address in _nodes().items() if node not in seen}
             if new:
-                known |= set(new)
+                seen |= set(new)
                 for line in self._provide(new) or [f"joined: {', '.join(sorted(new.values()))}"]:
-                    self._tell(line)
+                    self._report(line)
 
     def _provide(self, nodes: dict[str, str]) -> list[str]:
-        """Start actors on these nodes. Returns a line for each that can have none; one that is gone is no fault."""
+        """Start actors on these nodes; returns a line for each node without one, except nodes that have left."""
         started = {node: self._start(node) for node in nodes}
-        blind, faults = [], []
+        unseen, faults = [], []
         for node, actor in started.items():
             until = time.monotonic() + _KNOWN_S
             while True:
                 try:
                     if not self._provided(node, actor):
-                        blind.append(nodes[node])
+                        unseen.append(nodes[node])
                 except ray.exceptions.RayTaskError as error:
                     lines = getattr(error.cause, "faults", [str(error.cause)])
                     faults += [f"node {nodes[node]}: {line}" for line in lines]
                 except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
                     if node in _nodes():
                         unknown = isinstance(error, ray.exceptions.ActorUnschedulableError)
-                        if unknown and time.monotonic() < until:  # a node that has just joined, or has just gone
+                        if unknown and time.monotonic() < until:  # it has just joined, or has just left
                             time.sleep(0.5)
                             actor = self._start(node)
                             continue
                         reason = str(error).splitlines()[0]
                         faults.append(f"node {nodes[node]}: the stream actor cannot run there: {reason}")
                 break
-        if blind:
-            rule = f"must be a folder that every node sees; not seen from {', '.join(sorted(blind))}"
+        if unseen:
+            rule = f"must be a folder that every node sees; not seen from {', '.join(sorted(unseen))}"
             remedy = "put it on shared storage, such as storage=/srv/foml/results or storage=s3://bucket/results"
             got = self._root.parent if self._mirror is None else shown(self._storage)
             faults.insert(0, fault("storage", "", rule, got, remedy))
         return faults
 
     def _provided(self, node: str, actor: Any) -> bool:
-        """See to it that the actor has the store. Returns whether its node sees the sweep's folder."""
+        """Give the store to the actor; returns whether its node sees the sweep's folder."""
         if node != ray.get_runtime_context().get_node_id():
             where = self._root.as_uri() if self._mirror is None else self._mirror.address
             if not ray.get(actor.sees.remote(where, self._marker.name)):

@@ -1,4 +1,4 @@
-"""What many tests of the orchestrator want: a small store, an empty database of MLflow's, an S3 server."""
+"""Fixtures of the orchestrator's tests: a small store, an empty MLflow database, an S3 server."""
 
 import subprocess
 import sys
@@ -34,10 +34,10 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
         try:
             until = time.monotonic() + 180
-            while "Running on http" not in (said := (folder / "s3.log").read_text()):
-                assert time.monotonic() < until and process.poll() is None, said
+            while "Running on http" not in (log_text := (folder / "s3.log").read_text()):
+                assert time.monotonic() < until and process.poll() is None, log_text
                 time.sleep(0.1)
-            yield said.partition("Running on ")[2].split()[0]
+            yield log_text.partition("Running on ")[2].split()[0]
         finally:
             process.terminate()
             process.wait()
@@ -69,6 +69,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def tracking_uri(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
-    """An MLflow database of the test's own, that holds nothing."""
+    """A new, empty MLflow database."""
     uri: str = new_database(tmp_path_factory, tmp_path)
     return uri

@@ -1,4 +1,4 @@
-"""A sweep's folder as the main job leaves it, computed by the bare protocol: real chunk files and learners, no Ray."""
+"""A sweep's folder as the sweep command writes it, computed by the bare protocol without Ray."""
 
 import contextlib
 import sqlite3
@@ -23,7 +23,7 @@ CHUNK = 4
 def compute(
     folder: Path, until: Callable[[int], int | None] = lambda index: None
 ) -> tuple[Path, tuple[Trial, ...], dict[str, Curves]]:
-    """Compute `sweep.yaml` in `folder`, its trial number i up to `until(i)` batches (None: to its end).
+    """Compute `sweep.yaml` in `folder`, its trial number i up to `until(i)` batches (None: the whole stream).
 
     Returns the sweep's folder, its trials, and for each the curves of the whole stream.
     """
@@ -58,7 +58,7 @@ def empty(path: Path) -> None:
 
 
 def garble(path: Path) -> None:
-    """Other bytes in the middle third, as many as before."""
+    """Replace the middle third by other bytes."""
     content = bytearray(path.read_bytes())
     first, last = len(content) // 3, 2 * len(content) // 3
     content[first:last] = bytes((7 * at + 13) % 251 for at in range(last - first))
@@ -66,14 +66,14 @@ def garble(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
-    """One bit in the middle."""
+    """Flip one bit in the middle."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
 def spoil_a_value(path: Path) -> None:
-    """Another number in a metric's row, as a bad block would leave it: MLflow itself would not notice."""
+    """Change a number in a metric's row, as a bad block would: MLflow itself does not notice."""
     with contextlib.closing(sqlite3.connect(path)) as database:
         (value,) = database.execute(
             "SELECT value FROM metrics WHERE key = 'online_loss' ORDER BY value DESC"

@@ -1,4 +1,4 @@
-"""The main job as its user starts it: by the command line, in a folder of its own, on a real Ray and a real MLflow."""
+"""The sweep command as a user starts it: in a folder of its own, with a real Ray and a real MLflow."""
 
 import io
 import os
@@ -38,8 +38,8 @@ seeds: 2
 chunk: 2
 """
 PATIENCE_S = 540
-"""For a command that takes half a minute where it has a machine for itself."""
-Found = TypeVar("Found")
+"""Seconds for a command that takes half a minute on an idle machine."""
+Value = TypeVar("Value")
 
 
 def command(*words: str) -> list[str]:
@@ -51,14 +51,17 @@ def run(folder: Path, *words: str, timeout: float = PATIENCE_S) -> subprocess.Co
 
 
 def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command in this process, which spares a start of Python and its imports. For one that starts no Ray, and that
-    opens no database or one of an absolute path: MLflow keeps connections by their URI."""
+    """The command in this process, which saves a start of Python and its imports.
+
+    Only for a command that starts no Ray, and opens no database or one with an absolute path: MLflow caches connections
+    by URI.
+    """
     out, errors, argv = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["sweep.py", "--local", *words]
     with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
         try:
             code = __main__.main()
-        except SystemExit as ended:  # by the parser of words
+        except SystemExit as ended:  # a usage error
             code = int(ended.code or 0)
         finally:
             sys.argv = argv
@@ -67,7 +70,7 @@ def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def running(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, in a process group of its own; whatever is left of it at the end is killed."""
+    """The command in a process group of its own, which is killed at the end of the block."""
     with subprocess.Popen(
         command(*words),
         cwd=folder,
@@ -113,7 +116,7 @@ def uri(folder: Path) -> str:
 def statuses(folder: Path) -> list[str]:
     client = MlflowClient(uri(folder))
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    return [found.info.status for found in client.search_runs(experiments, max_results=1000)]
+    return [run.info.status for run in client.search_runs(experiments, max_results=1000)]
 
 
 def points(folder: Path, name: str, metric: str) -> pd.DataFrame:
@@ -122,7 +125,7 @@ def points(folder: Path, name: str, metric: str) -> pd.DataFrame:
 
 
 def assert_long_is_whole(folder: Path, train: int = 150) -> None:
-    """The sweep LONG is as if nothing had come between: the bare protocol's curves, each step once, nothing RUNNING."""
+    """The sweep LONG is as if it had never been interrupted: the bare protocol's curves, each step once, nothing RUNNING."""
     (trial,) = trials(folder, "long")
     recipe = recipes()["rainbow_digits"](tasks=4, train=train, validation=12, test=12)  # type: ignore[call-arg]
     bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 3}, [0, 1])
@@ -138,7 +141,7 @@ def assert_long_is_whole(folder: Path, train: int = 150) -> None:
 
 
 def reached(folder: Path, name: str, batches: int) -> Path | None:
-    """The newest attempt's file, once the trial has a chunk of that attempt at so many batches."""
+    """The newest attempt's file, once the trial has a chunk of that attempt with at least this number of batches."""
     root = folder / "results" / name
     for attempt in sorted(root.glob("*/attempt-*"), reverse=True)[:1]:
         number = attempt.name.removeprefix("attempt-")
@@ -148,18 +151,18 @@ def reached(folder: Path, name: str, batches: int) -> Path | None:
 
 
 def wait_for(
-    condition: Callable[[], Found | None], process: subprocess.Popen[str] | None, timeout: float = PATIENCE_S
-) -> Found:
-    """What the condition gives once it gives something; the process, if any, must live until then."""
+    condition: Callable[[], Value | None], process: subprocess.Popen[str] | None, timeout: float = PATIENCE_S
+) -> Value:
+    """The condition's first value that is not None; the process, if any, must live until then."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if (found := condition()) is not None:
-            return found
+        if (value := condition()) is not None:
+            return value
         assert process is None or process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
     if process is not None:
         process.kill()
-    raise AssertionError("it did not get there in time")
+    raise AssertionError("the condition was not met in time")
 
 
 def family(pid: int) -> dict[int, str]:

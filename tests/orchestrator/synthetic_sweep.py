@@ -1,4 +1,4 @@
-"""A sweep that nobody ran: a plan, curves drawn at random, and chunk files of them as trials write them."""
+"""A sweep without a run: a plan, random curves, and the chunk files that trials would write."""
 
 import math
 import random
@@ -24,7 +24,13 @@ START_MS = 1_700_000_000_000
 
 @dataclass
 class SyntheticSweep:
-    """`whole[key]` are a trial's curves at the end of its stream; what is asked for is cut from them."""
+    """A plan with the curves of its trials.
+
+    Attributes:
+        root: The sweep's folder.
+        plan: The trials.
+        whole: Trial's key → curves of the whole stream, from which parts are cut.
+    """
 
     root: Path
     plan: Plan
@@ -56,7 +62,7 @@ class SyntheticSweep:
         trial_files.write(folder, attempt, {"position": stop * BATCH_SIZE}, self.part(trial, 0, stop), finished)
 
     def slices(self, trial: Trial) -> list[Curves]:
-        """Slice by slice, as the trial reports."""
+        """The curves chunk by chunk, as the trial reports them."""
         stop = self.whole[trial.key].batches
         return [self.part(trial, at, min(at + CHUNK, stop)) for at in range(0, stop, CHUNK)]
 
@@ -75,13 +81,13 @@ def configuration(learner: str, **options: object) -> Configuration:
 
 
 def curves_of(trial: Trial, batches: int = BATCHES, level: float = 0.5) -> Curves:
-    """Curves of a trial, the same whenever they are asked for."""
+    """Random curves of a trial, the same for each call."""
     seeds, tasks = len(trial.seeds), batches // BATCHES_PER_TASK
     rng = np.random.default_rng(int(digest([trial.key, batches], 12), 16))
     ends = np.minimum(np.arange(CHUNK, batches + CHUNK, CHUNK), batches)
     falling = level * (0.4 + 0.6 * np.exp(-np.arange(tasks) / 3))
     distance = rng.standard_normal((seeds, batches))
-    distance[:, 0] = math.nan  # a diagnostic that there is none of yet
+    distance[:, 0] = math.nan  # a diagnostic without a first value
     online = rng.integers(0, 11, (seeds, batches)) / 10
     online_loss = rng.random((seeds, batches))
     error = np.clip(falling + 0.04 * rng.standard_normal((seeds, tasks)), 0, 1).T.ravel()
@@ -136,9 +142,9 @@ def write_all(sweep: SyntheticSweep, uri: str, experiment: str = "experiment") -
 
 
 def new_database(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
-    """The URI of an MLflow database of a test's own, in tmp_path/store."""
+    """The URI of a new MLflow database in tmp_path/store."""
     empty = tmp_path_factory.getbasetemp() / "empty" / "mlflow.db"
-    if not empty.exists():  # MLflow takes seconds to make its tables: once is enough
+    if not empty.exists():  # MLflow takes seconds to create its tables: once is enough
         tracking.prepare(f"sqlite:///{empty}")
     (tmp_path / "store").mkdir()
     shutil.copy(empty, tmp_path / "store" / "mlflow.db")
@@ -146,10 +152,10 @@ def new_database(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> st
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that the system gives to nobody who asks for any: other tests run meanwhile."""
+    """An unused port below the system's ephemeral range, from which other tests get theirs."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(20_000, max(20_001, first))
-        with socket.socket() as tried, suppress(OSError):
-            tried.bind(("127.0.0.1", port))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
             return port

@@ -1,4 +1,4 @@
-"""What MLflow holds of a made sweep, read back, and whether it is what the sweep has measured."""
+"""The runs of a synthetic sweep, read back from MLflow and compared with its curves."""
 
 import math
 from collections import Counter
@@ -12,13 +12,13 @@ from tests.orchestrator import synthetic_sweep as synthetic
 
 
 class TrackedRuns:
-    """What MLflow holds of one experiment, read back by an ordinary client."""
+    """The runs of one experiment, read by MLflow's client."""
 
     def __init__(self, uri: str, experiment: str = "experiment") -> None:
         self.client = MlflowClient(tracking_uri=uri)
-        found = self.client.get_experiment_by_name(experiment)
-        self.location = found.artifact_location
-        self.runs = list(self.client.search_runs([found.experiment_id], max_results=1000))
+        tracked = self.client.get_experiment_by_name(experiment)
+        self.location = tracked.artifact_location
+        self.runs = list(self.client.search_runs([tracked.experiment_id], max_results=1000))
 
     def of(self, kind: str) -> list:
         return [run for run in self.runs if run.data.tags["foml.kind"] == kind]
@@ -36,7 +36,7 @@ class TrackedRuns:
         return Counter(run.info.status for run in self.runs)
 
     def points(self, run) -> dict:
-        """metric → step → (value, time); an assertion that no step is there twice."""
+        """Metric → step → (value, time); asserts that no step exists twice."""
         out = {}
         for name in run.data.metrics:
             history = self.client.get_metric_history(run.info.run_id, name)
@@ -46,7 +46,7 @@ class TrackedRuns:
 
 
 def assert_seed_runs_hold(uri, sweep, trial, experiment="experiment"):
-    """Every value of the trial's curves, and nothing else, each with the time of its chunk."""
+    """Assert that MLflow has each value of the trial's curves, with the time of its chunk, and nothing else."""
     seen, whole = TrackedRuns(uri, experiment), sweep.whole[trial.key]
     ends, times = whole.chunks["batches"], whole.chunks["time_ms"]
 
@@ -57,7 +57,7 @@ def assert_seed_runs_hold(uri, sweep, trial, experiment="experiment"):
         points = seen.points(seen.one("seed", trial.configuration.hash, seed))
         for name, curve in whole.by_batch.items():
             expected = {j: (v, time_of(j)) for j, v in enumerate(curve[row]) if math.isfinite(v)}
-            if name == "distance":  # there is none at batch 0, so its first is at 1
+            if name == "distance":  # no value at batch 0: the first is at 1
                 expected = {j: point for j, point in expected.items() if j == 1 or j % synthetic.DIAGNOSTICS_EVERY == 0}
             assert points[name] == expected
         mine = whole.evaluations["seed"] == row

@@ -1,4 +1,4 @@
-"""The watch over Ray: that Ray is ended at the end of a sweep is no loss. (Real losses: `test_interruptions.py`.)"""
+"""The shutdown of Ray at the end of a sweep is not taken for its death; `test_interruptions.py` kills Ray."""
 
 import gc
 import time
@@ -12,15 +12,15 @@ from orchestrator.execution.ray_session import ray_running
 
 
 class Cycle:
-    """As what Tune leaves behind."""
+    """A reference cycle, as Tune leaves them."""
 
 
-def test_a_slow_end_of_ray_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's processes are gone, and its shutdown has not come back for longer than a loss takes to be noticed."""
+def test_a_slow_shutdown_of_ray_is_not_its_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's processes have ended, and its shutdown takes longer than a death takes to be noticed."""
     shutdown, lost, found = ray.shutdown, [], []
 
     def slow() -> None:
-        # What is in cycles is gone, and nothing collects until Ray is: a reference that dies meanwhile ends the process.
+        # Cycles are collected before, and none during the shutdown: a reference that dies then ends the process.
         found.extend([held(), gc.isenabled()])
         shutdown()
         time.sleep(2 * LOCAL_S)

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.execution.ray_session import held_back
+from orchestrator.execution.ray_session import signals_deferred
 from tests.orchestrator.sweep_command import PATIENCE_S
 
 BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
 
 
-class Told(BaseException):
-    """By a handler."""
+class Delivered(BaseException):
+    """Raised by the handler of a signal."""
 
 
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def number(request: pytest.FixtureRequest) -> Iterator[int]:
-    def tell(number: int, frame: object) -> None:
-        raise Told(number)
+    def deliver(number: int, frame: object) -> None:
+        raise Delivered(number)
 
-    before = signal.signal(request.param, tell)
+    before = signal.signal(request.param, deliver)
     yield int(request.param)
     signal.signal(request.param, before)
 
@@ -35,23 +35,23 @@ def test_a_signal_waits_for_the_end_of_the_block(number: int) -> None:
     handler, passed = signal.getsignal(number), []
 
     def start() -> None:
-        with held_back():
+        with signals_deferred():
             os.kill(os.getpid(), number)
             time.sleep(0.01)
             passed.append("on")
         passed.append("out")
 
-    with pytest.raises(Told) as told:
+    with pytest.raises(Delivered) as caught:
         start()
-    assert passed == ["on"] and told.value.args == (number,)
+    assert passed == ["on"] and caught.value.args == (number,)
     assert signal.getsignal(number) == handler
 
 
-def test_a_second_one_does_not_wait() -> None:
+def test_a_second_signal_does_not_wait() -> None:
     passed = []
 
     def start() -> None:
-        with held_back():
+        with signals_deferred():
             os.kill(os.getpid(), signal.SIGINT)
             passed.append("first")
             os.kill(os.getpid(), signal.SIGINT)
@@ -62,19 +62,19 @@ def test_a_second_one_does_not_wait() -> None:
     assert passed == ["first"]
 
 
-def test_what_is_started_inside_hears_of_no_hangup() -> None:
-    with held_back():
+def test_processes_started_inside_get_no_hangup() -> None:
+    with signals_deferred():
         inside = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=180)
     after = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, timeout=180)
     assert "SIGHUP" in inside.stdout and "SIGTERM" not in inside.stdout
     assert after.stdout == "[]\n"
 
 
-def test_what_handles_no_signals_is_left_as_it_is() -> None:
+def test_signals_without_a_handler_are_not_touched() -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    with held_back():
+    with signals_deferred():
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    thread = threading.Thread(target=lambda: held_back().__enter__())
+    thread = threading.Thread(target=lambda: signals_deferred().__enter__())
     before = signal.getsignal(signal.SIGINT)
     thread.start()
     thread.join()
@@ -84,7 +84,7 @@ def test_what_handles_no_signals_is_left_as_it_is() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_in_the_middle_of_rays_start_is_no_crash(name: str, tmp_path: Path) -> None:
-    """While its core worker is made: interrupted there, the process would crash at its end, or at once by SIGTERM."""
+    """While its core worker is made: interrupted there, the process would crash at its end, or immediately by SIGTERM."""
     script = f"""
 import os, signal, sys, threading
 from orchestrator.system.signals import StopRequest
@@ -92,11 +92,11 @@ from orchestrator.execution.ray_session import prepare_environment, ray_running
 prepare_environment(local=True)
 import ray
 from ray import _raylet
-own = _raylet.CoreWorker
-def made(*given, **named):
+original = _raylet.CoreWorker
+def interrupted(*args, **options):
     threading.Timer(0.01, os.kill, (os.getpid(), signal.{name})).start()
-    return own(*given, **named)
-_raylet.CoreWorker = made
+    return original(*args, **options)
+_raylet.CoreWorker = interrupted
 stop_request = StopRequest()
 with stop_request.signals():
     try:

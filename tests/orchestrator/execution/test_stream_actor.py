@@ -19,7 +19,7 @@ from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.execution.learner_actor import ActorSource
 from orchestrator.execution.ray_session import check_resources, prepare_environment, ray_running
-from orchestrator.execution.stream_actor import SHARED_STORES, StreamActor, StreamActors, own_stream_actor
+from orchestrator.execution.stream_actor import SHARED_STORES, StreamActor, StreamActors, node_stream_actor
 from orchestrator.protocol.source import StoreSource
 from streams.errors import StoreError
 from streams.schedule import Sequential
@@ -27,7 +27,7 @@ from streams.store.task_store import TaskStore
 from streams.store.transport import localise, share
 
 PATIENCE_S = 400
-"""For what takes seconds where nothing else runs."""
+"""Seconds for what takes a few on an idle machine."""
 SWEEP = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
 
 
@@ -42,7 +42,7 @@ def cluster() -> Iterator[Cluster]:
 
 @ray.remote(num_cpus=0)
 def read_there(store_hash: str, start: int, count: int) -> tuple[str, np.ndarray]:
-    actor = own_stream_actor(store_hash)
+    actor = node_stream_actor(store_hash)
     stack = ActorSource(actor, [0, 1], Sequential()).read(start, count)
     return ray.get(actor.path.remote()), stack.image_ids
 
@@ -55,20 +55,20 @@ def look_until_gone(store_hash: str) -> None:
     """Ray forgets an actor's name a moment after the actor is gone."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        own_stream_actor(store_hash, wait_s=0.5)
+        node_stream_actor(store_hash, wait_s=0.5)
         time.sleep(0.1)
 
 
-def test_every_node_has_one_also_those_that_join_later(
+def test_every_node_has_an_actor_also_those_that_join_later(
     cluster: Cluster, store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     expected = StoreSource(store, [0, 1], Sequential()).read(7, 20).image_ids
-    told: list[str] = []
+    lines: list[str] = []
     with ray_running(local=False) as found:
         assert (found.cpus, found.gpus, found.node_cpus, found.node_gpus, found.local) == (3, 1, 2, 1, False)
         before = [node["NodeID"] for node in ray.nodes()]
-        with StreamActors(store, [0, 1], None, tmp_path, told.append) as actors:
+        with StreamActors(store, [0, 1], None, tmp_path, lines.append) as actors:
             for node in before:
                 path, ids = ray.get(read_there.options(**on(node)).remote(store.hash, 7, 20))
                 assert path == str(store.path)
@@ -78,14 +78,14 @@ def test_every_node_has_one_also_those_that_join_later(
             _, ids = ray.get(read_there.options(**on(new)).remote(store.hash, 7, 20), timeout=PATIENCE_S)
             assert np.array_equal(ids, expected)
             until = time.monotonic() + PATIENCE_S
-            while not told and time.monotonic() < until:
+            while not lines and time.monotonic() < until:
                 time.sleep(0.1)
-            assert [line.split(":")[0] for line in told] == ["joined"]
+            assert [line.split(":")[0] for line in lines] == ["joined"]
             assert (
                 actors._provide({"e1" * 28: "10.0.0.9"}) == []
             )  # it was listed, and is gone: Ray places nothing there
             assert len(actors._handles) == 3
-        with pytest.raises(OrchestratorError, match=r"no stream actor came within 0\.5 s"):
+        with pytest.raises(OrchestratorError, match=r"no stream actor started within 0\.5 s"):
             look_until_gone(store.hash)
     assert list(tmp_path.glob(".seen-*")) == []
 
@@ -102,7 +102,7 @@ with ray_running(local=False), StreamActors(TaskStore.open(sys.argv[1]), [0, 1],
 """
 
 
-def test_a_sweep_that_ends_leaves_those_of_another_alone(
+def test_a_sweep_that_ends_does_not_end_the_actors_of_another(
     cluster: Cluster, store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two drivers with one store on one cluster; the one that came first goes first."""
@@ -161,7 +161,7 @@ def smaller(store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.skipif(not can_mount(), reason="a node that sees other files than the driver needs unshare, and root")
-def test_a_node_whose_own_store_lacks_a_seed_gets_it(
+def test_a_node_whose_store_is_missing_a_seed_fetches_it(
     cluster: Cluster, store: TaskStore, smaller: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep over one seed ran on the node before: from its own cache, and from the storage of this very sweep."""
@@ -182,18 +182,18 @@ def test_a_node_whose_own_store_lacks_a_seed_gets_it(
     assert TaskStore.open(copy, verify=True).seeds == [0, 1, 2]
 
 
-def test_a_store_is_there_if_its_seeds_are(store: TaskStore, smaller: Path) -> None:
-    """What lies at an address may be smaller than what the driver has in its cache: told before a trial needs it."""
+def test_a_store_without_a_seed_does_not_count(store: TaskStore, smaller: Path) -> None:
+    """What lies at an address may be smaller than what the driver has in its cache: that is noticed before a trial needs the seed."""
     assert StreamActor([str(store.path)], store.hash, [1, 2]).has(str(store.path))
     assert StreamActor([str(store.path)], store.hash, [0]).has(str(smaller))
     actor = StreamActor([smaller.as_uri()], store.hash, [0, 1])
     assert not actor.has(smaller.as_uri())
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as caught:
         actor.path()
-    assert str(told.value) == f"{smaller.as_uri()}: must have the seeds [0, 1] on every node (got [0])"
+    assert str(caught.value) == f"{smaller.as_uri()}: must have the seeds [0, 1] on every node (got [0])"
 
 
-def test_what_no_single_node_has_is_refused() -> None:
-    asked = check_sweep(SWEEP | {"resources": {"cpus": 3}})
+def test_resources_that_no_single_node_has_are_refused() -> None:
+    sweep = check_sweep(SWEEP | {"resources": {"cpus": 3}})
     with pytest.raises(ConfigError, match=r"resources\.cpus: must be at most the 2 that a node of this cluster has"):
-        check_resources(asked, 2, 1, "a node of this cluster")
+        check_resources(sweep, 2, 1, "a node of this cluster")

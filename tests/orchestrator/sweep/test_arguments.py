@@ -1,4 +1,4 @@
-"""The sweep command's words: which are refused, and that a refusal is one document where one was asked for."""
+"""The arguments of the sweep command: which ones it refuses, and that with `--json` a usage error is one document."""
 
 import json
 
@@ -8,9 +8,9 @@ from orchestrator.sweep import __main__
 from orchestrator.sweep.arguments import read
 
 
-def test_words_may_stand_before_and_after_options() -> None:
-    found = read(["seeds=3", "--plan", "mine.yaml", "--json", "learners[0].K=5"])
-    assert (found.file, found.overrides, found.plan, found.json) == (
+def test_positional_arguments_may_stand_before_and_after_options() -> None:
+    arguments = read(["seeds=3", "--plan", "mine.yaml", "--json", "learners[0].K=5"])
+    assert (arguments.file, arguments.overrides, arguments.plan, arguments.json) == (
         "mine.yaml",
         ["seeds=3", "learners[0].K=5"],
         True,
@@ -30,17 +30,22 @@ def test_words_may_stand_before_and_after_options() -> None:
     ],
 )
 @pytest.mark.parametrize("option", ["--json", "--js", None])
-def test_a_refusal_of_words_is_one_document_where_one_is_asked_for(
+def test_a_usage_error_is_one_document_with_json(
     words: list[str], line: str, option: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         __main__.main([option, *words] if option else words)
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert ended.value.code == 2
     prog = "python -m orchestrator.sweep"
-    assert said.err == f"{prog}: error: {line}; see {prog} --help\n"
+    assert printed.err == f"{prog}: error: {line}; see {prog} --help\n"
     if option is None:
-        assert said.out == ""
+        assert printed.out == ""
     else:
-        told = json.loads(said.out)
-        assert (told["exit_code"], told["problems"], told["sweep"], told["resume"]) == (2, [line], None, None)
+        content = json.loads(printed.out)
+        assert (content["exit_code"], content["problems"], content["sweep"], content["resume"]) == (
+            2,
+            [line],
+            None,
+            None,
+        )

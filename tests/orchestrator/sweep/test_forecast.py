@@ -1,4 +1,4 @@
-"""`--plan` in its three forms, on a folder where one trial is finished, one half way and two have not begun."""
+"""`--plan` in its three forms, on a folder where one trial is finished, one is half way and two have not started."""
 
 import json
 import os
@@ -32,15 +32,15 @@ class Learner(Online):
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four batches are measured of each kind, and no second of them."""
+    """Four batches of each kind are measured, and no more."""
     monkeypatch.setattr(cost, "MEASURED_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = folder_with(tmp_path_factory.mktemp("begun"), PRICED)
-    compute(made, until=lambda index: (None, 8, 0, 0)[index])
-    return made
+    half_done = folder_with(tmp_path_factory.mktemp("started"), PRICED)
+    compute(half_done, until=lambda index: (None, 8, 0, 0)[index])
+    return half_done
 
 
 def forecast_of(folder: Path, *words: str) -> Forecast:
@@ -49,14 +49,14 @@ def forecast_of(folder: Path, *words: str) -> Forecast:
 
 def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) -> None:
     planned = forecast_of(folder)
-    told = json.loads(planned.json)
-    assert (told["format"], told["sweep"], told["exit_code"], told["problems"]) == (1, "tiny", 0, [])
-    assert (told["objective"], told["seeds"], told["folder"]) == (
+    content = json.loads(planned.json)
+    assert (content["format"], content["sweep"], content["exit_code"], content["problems"]) == (1, "tiny", 0, [])
+    assert (content["objective"], content["seeds"], content["folder"]) == (
         "cumulative_error",
         [0, 1],
         str(folder / "results/tiny"),
     )
-    trials: list[dict[str, Any]] = told["trials"]
+    trials: list[dict[str, Any]] = content["trials"]
     assert [trial["label"] for trial in trials] == ["foml K=1", "foml K=2", "online", "tfs"]
     assert [trial["state"] for trial in trials] == ["finished", "begun", "waiting", "waiting"]
     assert [(trial["batches_done"], trial["batches"]) for trial in trials] == [(15, 15), (8, 15), (0, 15), (0, 15)]
@@ -69,17 +69,17 @@ def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) ->
     assert all(each > 0 for each in seconds)
     left = [0, seconds[1] * (1 - 8 / 15), seconds[2], seconds[3]]
     assert [trial["seconds_left"] for trial in trials] == pytest.approx(left)
-    assert (told["size"], told["to_run"], told["at_once"]) == (4, 3, SLOTS)
-    assert told["seconds"] == pytest.approx(sum(left))
+    assert (content["size"], content["to_run"], content["at_once"]) == (4, 3, SLOTS)
+    assert content["seconds"] == pytest.approx(sum(left))
     # Two of the three run side by side, the third after the shorter one of them; on more processors all at once.
     at_once = max(left[1] + left[3], left[2]) if left[1] < left[2] else max(left[1], left[2] + left[3])
-    assert told["seconds_at_once"] == pytest.approx({1: sum(left), 2: at_once}.get(SLOTS, max(left)))
-    assert told["disk_bytes"] == sum(trial["disk_bytes"] for trial in trials[1:]) > 10_000
-    assert 50e6 < told["memory_bytes"] < 50e9
-    assert (told["checkpoints"], told["checkpoint_bytes"]) == (0, 0)
-    assert (told["gpu_hours"], told["cpu_hours"]) == (None, pytest.approx(sum(left) / 3600))
-    assert (told["money"], told["currency"]) == (pytest.approx(sum(left) / 100), "EUR")
-    assert told["budget"] is None and 0 < told["spent"]["money"] < 60
+    assert content["seconds_at_once"] == pytest.approx({1: sum(left), 2: at_once}.get(SLOTS, max(left)))
+    assert content["disk_bytes"] == sum(trial["disk_bytes"] for trial in trials[1:]) > 10_000
+    assert 50e6 < content["memory_bytes"] < 50e9
+    assert (content["checkpoints"], content["checkpoint_bytes"]) == (0, 0)
+    assert (content["gpu_hours"], content["cpu_hours"]) == (None, pytest.approx(sum(left) / 3600))
+    assert (content["money"], content["currency"]) == (pytest.approx(sum(left) / 100), "EUR")
+    assert content["budget"] is None and 0 < content["spent"]["money"] < 60
 
 
 def test_the_table_says_the_same(folder: Path) -> None:
@@ -95,25 +95,25 @@ def test_the_table_says_the_same(folder: Path) -> None:
 def test_gpus_checkpoints_and_a_budget(folder: Path) -> None:
     words = ("resources.gpus=2", "price.cpu_hour=0", "keep_checkpoints=1", "budget.hours=5")
     planned = forecast_of(folder, *words)
-    told = json.loads(planned.json)
-    assert (told["gpu_hours"], told["cpu_hours"]) == (pytest.approx(2 * planned.seconds / 3600), None)
-    assert told["money"] == pytest.approx(72 * told["gpu_hours"])
-    assert told["budget"] == {"hours": 5.0, "money": None}
-    assert told["spent"]["hours"] > 0
-    assert told["checkpoints"] == 2 * 3 and told["checkpoint_bytes"] > 10_000
+    content = json.loads(planned.json)
+    assert (content["gpu_hours"], content["cpu_hours"]) == (pytest.approx(2 * planned.seconds / 3600), None)
+    assert content["money"] == pytest.approx(72 * content["gpu_hours"])
+    assert content["budget"] == {"hours": 5.0, "money": None}
+    assert content["spent"]["hours"] > 0
+    assert content["checkpoints"] == 2 * 3 and content["checkpoint_bytes"] > 10_000
     assert "checkpoints: 6 are kept besides the last of each trial" in planned.text
     assert f"budget: {planned.ledger.text()}" in planned.text
 
 
-def test_fewer_trials_than_places_take_as_long_as_the_longest(folder: Path) -> None:
+def test_fewer_trials_than_slots_take_as_long_as_the_longest(folder: Path) -> None:
     planned = forecast_of(folder, "learners=[{name: online}, {name: tfs}]", "resources.cpus=0.01")
-    told = json.loads(planned.json)
-    assert told["at_once"] == 100 * SLOTS and told["to_run"] == 2
-    assert told["seconds_at_once"] == max(trial["seconds"] for trial in told["trials"])
-    assert f"about {told['seconds_at_once']:.0f} s with {100 * SLOTS} at a time" in planned.line
+    content = json.loads(planned.json)
+    assert content["at_once"] == 100 * SLOTS and content["to_run"] == 2
+    assert content["seconds_at_once"] == max(trial["seconds"] for trial in content["trials"])
+    assert f"about {content['seconds_at_once']:.0f} s with {100 * SLOTS} at a time" in planned.line
 
 
-def test_gpus_limit_how_many_run_at_once_as_in_a_run(folder: Path) -> None:
+def test_gpus_limit_the_slots_as_in_a_run(folder: Path) -> None:
     words = ("resources.cpus=0.5", "resources.gpus=1")
     planned, of = forecast_of(folder, *words), load_sweep(folder / "sweep.yaml", words)
     here = Cluster(SLOTS, local_gpus(), SLOTS, local_gpus(), local=True)
@@ -123,42 +123,44 @@ def test_gpus_limit_how_many_run_at_once_as_in_a_run(folder: Path) -> None:
 
 def test_with_rerun_nothing_is_done_and_nothing_spent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}"]), rerun=True)
-    told = json.loads(planned.json)
-    assert [(trial["state"], trial["batches_done"]) for trial in told["trials"]] == [("waiting", 0)] * 4
-    assert told["to_run"] == 4 and told["spent"] == {"hours": 0.0, "money": 0.0}
-    assert told["seconds"] == pytest.approx(sum(trial["seconds"] for trial in told["trials"]))
+    content = json.loads(planned.json)
+    assert [(trial["state"], trial["batches_done"]) for trial in content["trials"]] == [("waiting", 0)] * 4
+    assert content["to_run"] == 4 and content["spent"] == {"hours": 0.0, "money": 0.0}
+    assert content["seconds"] == pytest.approx(sum(trial["seconds"] for trial in content["trials"]))
     monkeypatch.chdir(folder)
     done = run_here(folder, "sweep.yaml", "--plan", "--rerun", "--json")
     assert (done.returncode, json.loads(done.stdout)["to_run"]) == (0, 4)
-    assert json.loads(forecast_of(folder).json)["to_run"] == 3  # it has only looked
+    assert json.loads(forecast_of(folder).json)["to_run"] == 3  # a forecast changes nothing
 
 
 def test_a_learner_that_raises_is_one_line_and_the_others_are_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A learning rate that no float32 holds, beside one of the same kind that can be measured, and an own learner."""
+    """A learning rate too large for float32, one of the same kind that can be measured, and a user's own learner."""
     (tmp_path / "faulty").mkdir()
     (tmp_path / "faulty/learner.py").write_text(FAULTY)
     monkeypatch.syspath_prepend(tmp_path)
     words = ["learners=[{name: online, alpha1: {grid: [1.0e+38, 0.001]}}, {name: faulty.learner}]", "storage=elsewhere"]
     done = run_here(folder, "sweep.yaml", "--plan", "--json", *words)
-    told = json.loads(done.stdout)
-    assert done.returncode == told["exit_code"] == 1
-    huge, usual, own = told["trials"]
+    content = json.loads(done.stdout)
+    assert done.returncode == content["exit_code"] == 1
+    huge, usual, own = content["trials"]
     for trial, reason in ((huge, "value cannot be converted to type float without overflow"), (own, "not as planned")):
-        assert f"{trial['label']} ({trial['trial']}): cannot be measured: {reason}" in told["problems"]
+        assert f"{trial['label']} ({trial['trial']}): cannot be measured: {reason}" in content["problems"]
         assert [trial[key] for key in ("seconds", "seconds_left", "disk_bytes")] == [None] * 3
         assert (trial["batches"], trial["state"]) == (15, "waiting")
-    assert len(told["problems"]) == 2 and done.stderr.splitlines() == [f"problem: {one}" for one in told["problems"]]
-    assert told["seconds"] == usual["seconds"] > 0
+    assert len(content["problems"]) == 2 and done.stderr.splitlines() == [
+        f"problem: {one}" for one in content["problems"]
+    ]
+    assert content["seconds"] == usual["seconds"] > 0
     text = run_here(folder, "sweep.yaml", "--plan", *words)
     assert text.returncode == 1 and text.stderr == ""
     assert text.stdout.splitlines()[1].endswith("        ?        ?  cannot be measured")
     assert "3 trials, 3 to run: " in text.stdout and " without 2 that cannot be measured (" in text.stdout
-    assert text.stdout.splitlines()[-2:] == [f"problem: {one}" for one in told["problems"]]
+    assert text.stdout.splitlines()[-2:] == [f"problem: {one}" for one in content["problems"]]
 
 
-def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
+def test_trials_to_be_drawn_and_trials_that_were_stopped(tmp_path: Path) -> None:
     learner = "[{name: online, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}]"
     search = "{samples: 4, algorithm: optuna, scheduler: asha}"
     document = yaml.safe_load(TINY) | yaml.safe_load(f"{{learners: {learner}, search: {search}}}")
@@ -171,18 +173,18 @@ def test_what_is_to_be_drawn_and_what_was_stopped(tmp_path: Path) -> None:
         journal.draw(study.trial({"alpha1": alpha}))
     journal.stop(journal.plan.trials[0], 4, 0.9)
     planned = api.forecast(of)
-    told = json.loads(planned.json)
-    assert [trial["state"] for trial in told["trials"]] == ["stopped", "waiting", "to be drawn"]
-    assert [trial["count"] for trial in told["trials"]] == [1, 1, 2]
-    assert told["trials"][1]["parameters"]["alpha1"] == 0.02
-    drawn = told["trials"][2]
+    content = json.loads(planned.json)
+    assert [trial["state"] for trial in content["trials"]] == ["stopped", "waiting", "to be drawn"]
+    assert [trial["count"] for trial in content["trials"]] == [1, 1, 2]
+    assert content["trials"][1]["parameters"]["alpha1"] == 0.02
+    drawn = content["trials"][2]
     assert (drawn["trial"], drawn["configuration"], drawn["label"]) == (None, None, "online alpha1=?")
     assert drawn["drawn"] == {"alpha1": {"loguniform": [1e-4, 1e-1]}} and "alpha1" not in drawn["parameters"]
-    assert (told["size"], told["to_run"]) == (4, 3)
-    assert told["seconds"] == pytest.approx(3 * drawn["seconds"])
+    assert (content["size"], content["to_run"]) == (4, 3)
+    assert content["seconds"] == pytest.approx(3 * drawn["seconds"])
     assert "  stopped" in planned.text.splitlines()[1]
     again = api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}", "search.scheduler=none"]))
-    assert json.loads(again.json)["trials"][0]["state"] == "waiting"  # without a scheduler it goes on
+    assert json.loads(again.json)["trials"][0]["state"] == "waiting"  # without a scheduler it continues
 
 
 def test_the_command_prints_one_document_or_one_line(
@@ -192,29 +194,29 @@ def test_the_command_prints_one_document_or_one_line(
     assert __main__.main(["sweep.yaml", "--plan", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["to_run"] == 3
     assert __main__.main(["sweep.yaml", "--plan", "--quiet"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("tiny: 4 trials, 3 to run: ") and said.out.count("\n") == 1
-    assert said.err == ""
+    printed = capsys.readouterr()
+    assert printed.out.startswith("tiny: 4 trials, 3 to run: ") and printed.out.count("\n") == 1
+    assert printed.err == ""
     assert __main__.main(["sweep.yaml", "--plan", "--json", "chunk=0"]) == 2
-    said = capsys.readouterr()
-    told = json.loads(said.out)
-    assert (told["exit_code"], told["sweep"]) == (2, None)
-    assert told["problems"] == said.err.splitlines() and "chunk: must be" in told["problems"][0]
+    printed = capsys.readouterr()
+    content = json.loads(printed.out)
+    assert (content["exit_code"], content["sweep"]) == (2, None)
+    assert content["problems"] == printed.err.splitlines() and "chunk: must be" in content["problems"][0]
 
 
-def test_what_a_run_would_be_refused_for_is_refused(folder: Path) -> None:
+def test_a_forecast_refuses_what_a_run_refuses(folder: Path) -> None:
     (folder / "a file").write_text("")
-    for words, told in (
+    for words, beginning in (
         (["storage=a file"], "storage: must be a folder that can be written or created (got a file); check "),
         (["tracking.uri=foo://x"], "tracking.uri: must begin with one of sqlite, postgresql, mysql, mssql, http, "),
         (["tracking.uri=file:///x"], "tracking.uri: must be a database or a server: "),
     ):
         done = run_here(folder, "sweep.yaml", "--plan", *words)
         (line,) = done.stderr.splitlines()
-        assert (done.returncode, line.startswith(told), done.stdout) == (2, True, ""), line
+        assert (done.returncode, line.startswith(beginning), done.stdout) == (2, True, ""), line
 
 
-def test_a_trial_larger_than_this_machine_is_planned_and_told(folder: Path) -> None:
+def test_a_trial_larger_than_this_machine_is_planned_and_reported(folder: Path) -> None:
     assert forecast_of(folder).beyond == ()
     large = forecast_of(folder, f"resources.cpus={SLOTS + 1}", f"resources.gpus={local_gpus() + 1}")
     cpus, gpus = large.beyond

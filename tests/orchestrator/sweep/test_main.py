@@ -1,6 +1,6 @@
-"""The main job for real, from the command to its end (`sweep.py`, `execution.py`): real Ray, real MLflow on a real database.
+"""The sweep command from start to end, with a real Ray and a real MLflow database.
 
-Each sweep runs as its user would start it, in a folder of its own, by the command line.
+Each sweep runs as a user starts it: by the command line, in a folder of its own.
 """
 
 import json
@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess
     return folder, run(folder, "sweep.yaml", "keep_checkpoints=all")
 
 
-def test_the_command_ends_well_and_says_where_things_are(
+def test_the_command_succeeds_and_names_its_files(
     finished: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     folder, done = finished
@@ -148,7 +148,7 @@ def test_every_task_left_a_checkpoint_that_predicts(
     assert str(caught.value) == "--step: must be a checkpoint that was kept: 5, 10, 15 (the last) (got 7)"
 
 
-def test_the_same_command_again_runs_nothing_and_says_the_same(
+def test_the_same_command_again_runs_nothing_and_prints_the_same(
     finished: tuple[Path, subprocess.CompletedProcess[str]],
 ) -> None:
     folder, first = finished
@@ -165,28 +165,33 @@ def test_the_result_as_one_json_document(finished: tuple[Path, subprocess.Comple
     folder, first = finished
     done = run_here(folder, "sweep.yaml", "--json", "--quiet", f"tracking.uri={uri(folder)}")
     assert done.returncode == 0 and done.stderr == ""
-    told = json.loads(done.stdout)
-    assert (told["format"], told["sweep"], told["exit_code"], told["objective"]) == (1, "tiny", 0, "cumulative_error")
-    assert (told["failures"], told["diverged"], told["problems"], told["resume"]) == ([], [], [], None)
-    assert Path(told["report"], "report.html").exists() and Path(told["folder"], "sweep.json").exists()
+    content = json.loads(done.stdout)
+    assert (content["format"], content["sweep"], content["exit_code"], content["objective"]) == (
+        1,
+        "tiny",
+        0,
+        "cumulative_error",
+    )
+    assert (content["failures"], content["diverged"], content["problems"], content["resume"]) == ([], [], [], None)
+    assert Path(content["report"], "report.html").exists() and Path(content["folder"], "sweep.json").exists()
     client = MlflowClient(uri(folder))
-    assert client.get_run(told["parent_run_id"]).data.tags["foml.kind"] == "sweep"
-    assert {one["label"] for one in told["configurations"]} == {"foml K=1", "foml K=2", "online", "tfs"}
+    assert client.get_run(content["parent_run_id"]).data.tags["foml.kind"] == "sweep"
+    assert {one["label"] for one in content["configurations"]} == {"foml K=1", "foml K=2", "online", "tfs"}
     finals = {}
     for key, curves in curves_of(folder, "tiny").items():
         finals[key.split("-")[0]] = metrics.cumulative(metrics.held_out(curves))[:, -1]
-    for one in told["configurations"]:
+    for one in content["configurations"]:
         values = finals[one["configuration"]]
         assert one["mean"] == pytest.approx(values.mean(), abs=1e-12)
         assert one["values"] == {"0": pytest.approx(values[0]), "1": pytest.approx(values[1])}
         assert (one["n"], one["seeds"], one["complete"], one["usable"]) == (2, [0, 1], True, True)
         assert one["low"] < one["mean"] < one["high"] or values[0] == values[1]
         assert client.get_run(one["run_id"]).data.tags["foml.configuration"] == one["configuration"]
-    assert told["winner"] == min(told["configurations"], key=lambda one: one["mean"])
-    assert f"best: {told['winner']['label']}" in first.stdout
+    assert content["winner"] == min(content["configurations"], key=lambda one: one["mean"])
+    assert f"best: {content['winner']['label']}" in first.stdout
 
 
-def test_quiet_says_the_final_line_alone(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_quiet_prints_only_the_final_line(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, first = finished
     done = run(folder, "sweep.yaml", "--quiet")
     best = next(line for line in first.stdout.splitlines() if line.startswith("best: "))
@@ -197,15 +202,15 @@ def test_quiet_says_the_final_line_alone(finished: tuple[Path, subprocess.Comple
 def test_a_refused_command_has_a_document_too(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, TINY.replace("chunk: 4", "chunk: 0"))
     done = run_here(folder, "sweep.yaml", "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["exit_code"], told["sweep"], told["winner"]) == (2, 2, None, None)
-    assert told["problems"] == done.stderr.strip().splitlines()
-    assert told["problems"][0].startswith("sweep.yaml: chunk: must be")
+    content = json.loads(done.stdout)
+    assert (done.returncode, content["exit_code"], content["sweep"], content["winner"]) == (2, 2, None, None)
+    assert content["problems"] == done.stderr.strip().splitlines()
+    assert content["problems"][0].startswith("sweep.yaml: chunk: must be")
     planned = run_here(folder, "sweep.yaml", "--json", "--plan")
-    assert (planned.returncode, json.loads(planned.stdout)["problems"]) == (2, told["problems"])
+    assert (planned.returncode, json.loads(planned.stdout)["problems"]) == (2, content["problems"])
 
 
-def test_a_signal_while_the_report_is_written_leaves_a_document_that_says_how_to_go_on(
+def test_a_signal_while_the_report_is_written_leaves_a_document_with_the_command_that_resumes(
     finished: tuple[Path, subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = finished
@@ -218,15 +223,15 @@ def test_a_signal_while_the_report_is_written_leaves_a_document_that_says_how_to
     with monkeypatch.context() as changed:
         changed.setattr(report_write, "write_report", interrupted)
         done = run_here(folder, "sweep.yaml", "--json", "--quiet", f"tracking.uri={uri(folder)}")
-    told = json.loads(done.stdout)
+    content = json.loads(done.stdout)
     resume = "python -m orchestrator.sweep --resume tiny"
-    assert (done.returncode, told["exit_code"], told["sweep"], told["resume"]) == (130, 130, "tiny", resume)
-    assert told["problems"] == ["interrupted"] and done.stderr == f"interrupted: resume with: {resume}\n"
+    assert (done.returncode, content["exit_code"], content["sweep"], content["resume"]) == (130, 130, "tiny", resume)
+    assert content["problems"] == ["interrupted"] and done.stderr == f"interrupted: resume with: {resume}\n"
     again = run_here(folder, "--resume", "tiny", "--quiet")
     assert again.returncode == 0 and "RUNNING" not in statuses(folder)
 
 
-def test_words_and_arguments_that_do_not_go_together_are_one_line(
+def test_arguments_that_exclude_each_other_are_one_line(
     finished: tuple[Path, subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = finished
@@ -277,7 +282,7 @@ def test_another_sweep_of_that_name_is_refused_for_its_runs_in_mlflow(
     assert len(before) == 9 and after == before and not (folder / "elsewhere").exists()
 
 
-def test_curves_do_not_depend_on_how_many_trials_run_at_once(
+def test_curves_do_not_depend_on_the_number_of_slots(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     """All four on two slots before; now three, with other chunks, one at a time on a Ray of one processor."""
@@ -430,9 +435,9 @@ def test_a_run_again_gives_the_same_curves(
     for kind in ("configuration", "seed"):
         for run_ in runs_of(folder, kind)[:2]:
             assert rerun.main([run_.info.run_id, "--tracking-uri", uri(folder)]) == 0
-            told = capsys.readouterr().out.splitlines()
-            assert len(told) == (2 if kind == "configuration" else 1)
-            assert all(line.endswith("points, the same, bit for bit") for line in told)
+            lines = capsys.readouterr().out.splitlines()
+            assert len(lines) == (2 if kind == "configuration" else 1)
+            assert all(line.endswith("points, the same, bit for bit") for line in lines)
 
 
 def test_another_value_is_found_by_a_rerun(
@@ -446,12 +451,12 @@ def test_another_value_is_found_by_a_rerun(
         database.execute(f"update metrics set value = value + 0.25 where {where} and step = 7")
         database.execute(f"update metrics set value = value + 0.125 where {where} and step = 5")
     assert rerun.main([run_id, "--tracking-uri", uri(tmp_path)]) == 1
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("seed ") and told[0].endswith("different")
-    assert told[1:] == ["  online_loss: differs at 2 of 15 steps, by at most 0.25 at step 7; first at step 5"]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("seed ") and lines[0].endswith("different")
+    assert lines[1:] == ["  online_loss: differs at 2 of 15 steps, by at most 0.25 at step 7; first at step 5"]
 
 
-def test_what_cannot_be_run_again_is_told_in_a_line(
+def test_a_run_that_cannot_be_repeated_is_one_line(
     finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = finished

@@ -1,4 +1,4 @@
-"""The exit code and the winner are those of the sweep as it is now, whatever it held before."""
+"""The exit code and the winner are those of the present sweep, whatever an earlier version contained."""
 
 import json
 from pathlib import Path
@@ -50,14 +50,14 @@ def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
     return report_on(checked, Journal(root, sweep.plan), outcome, [], StopRequest())
 
 
-def test_what_was_taken_out_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):
+def test_a_removed_configuration_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):
     first = ended(tmp_path / "sweep", tracking_uri, GOOD, OTHER)
     assert (first.exit_code, first.best) == (ExitCode.SUCCESS, "online")
     shrunk = ended(tmp_path / "sweep", tracking_uri, OTHER)
     assert (shrunk.exit_code, shrunk.best) == (ExitCode.SUCCESS, "tfs")
-    told = json.loads(shrunk.json)
-    assert told["winner"]["label"] == "tfs"
-    assert [(one["label"], one["withdrawn"], one["usable"]) for one in told["configurations"]] == [
+    content = json.loads(shrunk.json)
+    assert content["winner"]["label"] == "tfs"
+    assert [(one["label"], one["withdrawn"], one["usable"]) for one in content["configurations"]] == [
         ("tfs", False, True), ("online", True, False),
     ]  # fmt: skip
     assert shrunk.text.splitlines()[3].endswith("  of an earlier version of this sweep")
