@@ -1,4 +1,4 @@
-"""What is learned from: task stores on disk, recipes that build them, and streams that are addressed by position.
+"""Data for online learning: recipes that build task stores, the stores on disk, and streams of their datapoints.
 
     >>> from streams.build import cached
     >>> from streams.stream import Stream
@@ -6,8 +6,8 @@
     >>> Stream(store, seed=0).read(0, 10).image_ids.shape          # doctest: +SKIP
     (10, 1)
 
-Shape letters: B datapoints, V images of a datapoint (1, or 2 for a pair), n rows of a table, C H W an image's channels,
-height and width.
+Shape letters: B datapoints, V images of a datapoint (1, or 2 for a pair), n rows of a table, M geometries of views,
+C H W channels, height and width of an image.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +18,6 @@ if TYPE_CHECKING:
 
 def recipes() -> "dict[str, type[Recipe]]":
     """Every recipe in the package's modules, by name (see `streams.recipe`)."""
-    from streams.recipe import recipes as find  # here, so that mapping a store imports no source
+    from streams import recipe  # opening a store must not import the recipes
 
-    return find()
+    return recipe.recipes()

@@ -24,51 +24,51 @@ MOST_SEEDS = 10_000
 
 
 def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progress | None = None) -> TaskStore:
-    """Build a store, or complete one: what is already there is left as it is, missing seeds are added.
+    """Build a store, or add missing seeds to an existing one.
 
-    Of a store that is there the images are kept, and the recipe's `data` is not read again, only required to exist.
+    The images of an existing store stay, and the recipe's `data` is not read again, only required to exist.
 
     Args:
         recipe: what to build.
         seeds: stream seeds, each 0 or above.
         out: the store's folder.
-        progress: told of what goes on; nobody by default.
+        progress: called while the build runs (see `recipe.Progress`).
 
     Returns:
         The store, open.
 
     Raises:
-        SourceError: one line for every fault of the source, or it does not fit into memory.
-        StoreError: `out` holds something else, or a damaged store, or cannot be written to.
-        OptionError: no seed, or one that is negative, or options that do not go together.
+        SourceError: one line for every fault of the source; or the source does not fit into memory.
+        StoreError: `out` holds something else or a damaged store, or cannot be written.
+        OptionError: there is no seed or a negative one, or an option is wrong.
     """
-    wanted = _checked_seeds(seeds)
+    requested = _checked_seeds(seeds)
     folder = Path(out).expanduser().absolute()
-    tell = silent if progress is None else progress
+    report = silent if progress is None else progress
     faults = option_faults(recipe)
     if faults:
         raise OptionError(*faults)
     if (folder / manifests.NAME).is_file():
         _check_data(recipe)
-        # A store that has all is used without a lock, even where nobody may write.
+        # A complete store needs no lock, so that it may lie in a read-only folder.
         store = _open(recipe, folder)
-        if set(wanted) <= set(store.seeds):
+        if set(requested) <= set(store.seeds):
             return store
     try:
         with locked(folder):
             sweep_unfinished(folder)
             if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-                _build_new(recipe, wanted, folder, tell)
+                _build_new(recipe, requested, folder, report)
             store = _open(recipe, folder)
-            _add_seeds(recipe, store, [seed for seed in wanted if seed not in store.seeds], tell)
+            _add_seeds(recipe, store, [seed for seed in requested if seed not in store.seeds], report)
     except MemoryError as error:
-        remedy = "lower the size of images or the number of tasks and datapoints, or bring fewer images"
+        remedy = "lower the size of images or the number of tasks and datapoints, or use fewer images"
         raise SourceError(
-            fault(recipe.name, "does not fit into memory", str(error) or "nothing is left", remedy)
+            fault(recipe.name, "does not fit into memory", str(error) or "out of memory", remedy)
         ) from error
     except OSError as error:
-        remedy = "choose another folder, or make room and rights in this one"
-        reason = os.strerror(error.errno) if error.errno else error  # Arrow has words of its own
+        remedy = "choose another folder, or get write access to this one"
+        reason = os.strerror(error.errno) if error.errno else error  # Arrow sets no errno
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"make room: {shutil.disk_usage(folder.parent).free:,} bytes are free"
         raise StoreError(fault(error.filename or folder, "cannot be read or written", reason, remedy)) from error
@@ -76,9 +76,9 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
 
 
 def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = None) -> TaskStore:
-    """The recipe's store in the cache folder (`$FOML_CACHE` or `~/.cache/foml-orchestrator`), built if it is not there.
+    """The recipe's store in the cache folder (`$FOML_CACHE` or `~/.cache/foml-orchestrator`), built on the first call.
 
-    Safe when several processes start at once: one builds, the others wait and map what it built.
+    Several processes may call it simultaneously: one builds, the others wait and map the result.
 
     Raises:
         See `build`.
@@ -89,10 +89,10 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = Non
 
 
 def _check_data(recipe: Recipe) -> None:
-    """What is not read must be there all the same: it was given for something."""
+    """Raise `SourceError` unless `data` exists, although it is not read: a wrong path must not pass unnoticed."""
     data = _data(recipe)
     if data is not None and not Path(data).expanduser().exists():
-        remedy = "name the data that the store was built from, or leave data out where that can be"
+        remedy = "name the data that the store was built from, or leave data out if the recipe allows it"
         raise SourceError(fault(data, "data: must exist", remedy=remedy))
 
 
@@ -102,7 +102,7 @@ def _data(recipe: Recipe) -> str | None:
 
 
 def _open(recipe: Recipe, folder: Path) -> TaskStore:
-    """Open the store in `folder`, which must be this recipe's."""
+    """The store in `folder`, which must be this recipe's."""
     store = TaskStore.open(folder)
     if store.manifest["recipe"] != recipe.identity():
         got = canonical(store.manifest["recipe"])
@@ -148,13 +148,13 @@ def _write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> N
 
 
 def _checked_seeds(seeds: Iterable[int]) -> list[int]:
-    wanted = sorted(set(seeds))
-    faults = [fault("seeds", "must be 0 or above", seed) for seed in wanted if seed < 0]
-    if not wanted:
+    distinct = sorted(set(seeds))
+    faults = [fault("seeds", "must be 0 or above", seed) for seed in distinct if seed < 0]
+    if not distinct:
         faults = [fault("seeds", "must name at least one seed")]
     if faults:
         raise OptionError(*faults)
-    return wanted
+    return distinct
 
 
 @command
@@ -167,19 +167,19 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.build
     parser.add_argument("--data", metavar="DIR", help="the folder that holds the source data (same as data=DIR)")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of stream seeds, 0 to N-1")
     parser.add_argument("--skip-bad", action="store_true", help="leave unreadable images out (same as skip_bad=true)")
-    given = parser.parse_args(argv)
-    words = [*given.options]
-    words += [f"data={given.data}"] if given.data is not None else []
-    words += ["skip_bad=true"] if given.skip_bad else []
-    if given.seeds > MOST_SEEDS:
-        raise OptionError(fault("seeds", f"must be at most {MOST_SEEDS}", given.seeds))
-    recipe = recipe_from_words(given.name, words)
-    was_there = (Path(given.out).expanduser() / manifests.NAME).is_file()
-    store = build(recipe, range(given.seeds), given.out, ProgressLine())
-    if was_there and (data := _data(recipe)) is not None:
+    arguments = parser.parse_args(argv)
+    words = [*arguments.options]
+    words += [f"data={arguments.data}"] if arguments.data is not None else []
+    words += ["skip_bad=true"] if arguments.skip_bad else []
+    if arguments.seeds > MOST_SEEDS:
+        raise OptionError(fault("seeds", f"must be at most {MOST_SEEDS}", arguments.seeds))
+    recipe = recipe_from_words(arguments.name, words)
+    existed = (Path(arguments.out).expanduser() / manifests.NAME).is_file()
+    store = build(recipe, range(arguments.seeds), arguments.out, ProgressLine())
+    if existed and (data := _data(recipe)) is not None:
         source = store.manifest["source"].get("name", "another source")
-        kept = f"was there already, built from {source}; its {store.count:,} images are kept"
-        print(f"{store.path}: {kept}, and {data} was not looked at", file=sys.stderr)
+        line = f"existed, built from {source}; its {store.count:,} images are kept, and {data} was not read"
+        print(f"{store.path}: {line}", file=sys.stderr)
     print(f"{store.path}: {store.name}, {store.count:,} images, seeds {store.seeds}, hash {store.hash}")
     return 0
 

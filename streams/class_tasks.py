@@ -1,4 +1,4 @@
-"""Tasks that are a few classes each, one class set growing out of the one before (METHODS §5, Online-CIFAR100)."""
+"""Tasks of a few classes each, some of which the next task keeps (METHODS §5, Online-CIFAR100)."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,17 +14,18 @@ from streams.randomness import generator
 from streams.recipe import SPLITS, TEST, TRAIN, VALIDATION, Images, Recipe, SeedTable, number
 
 MOST_DATAPOINTS = 100_000_000
-"""Of one seed: their table takes some 2 GB, and five times as much while it is made."""
+"""Of one seed, whose table takes about 2 GB, and five times as much during the build."""
 
 
 def class_chain(classes: int, tasks: int, per_task: int, keep: int, draw: np.random.Generator) -> Rows:
-    """The classes of each task: the next task keeps `keep` of the present ones and brings others, none of them present.
+    """The classes of each task, which keeps `keep` classes of the previous task and takes its others from the rest.
 
     Args:
-        classes: how many there are, at least 2 * per_task - keep (one task: per_task).
-        tasks, per_task: how many tasks, and classes in each.
-        keep: classes that the next task keeps.
-        draw: where chance comes from.
+        classes: the number of classes, at least 2 * per_task - keep (one task: per_task).
+        tasks: the number of tasks.
+        per_task: the number of classes in a task.
+        keep: the number of classes that the next task keeps.
+        draw: the random numbers.
 
     Returns:
         int64 [tasks, per_task].
@@ -32,27 +33,28 @@ def class_chain(classes: int, tasks: int, per_task: int, keep: int, draw: np.ran
     chain = np.empty((tasks, per_task), dtype=np.int64)
     chain[0] = draw.permutation(classes)[:per_task]
     for task in range(1, tasks):
-        present = chain[task - 1]
-        absent = np.setdiff1d(np.arange(classes), present, assume_unique=True)
-        chain[task, :keep] = draw.permutation(present)[:keep]
-        chain[task, keep:] = draw.permutation(absent)[: per_task - keep]
+        previous = chain[task - 1]
+        others = np.setdiff1d(np.arange(classes), previous, assume_unique=True)
+        chain[task, :keep] = draw.permutation(previous)[:keep]
+        chain[task, keep:] = draw.permutation(others)[: per_task - keep]
     return chain
 
 
 @dataclass(frozen=True)
 class ClassTasks(Recipe):
-    """What streams over classes share: the chain of classes and the pools; a subclass says what a datapoint is.
+    """The base of streams whose tasks are sets of classes; a subclass defines a datapoint.
 
-    The pools (which image trains, validates, tests) belong to the store and are the same for every seed, so that no
-    seed trains on an image that another is judged by.
+    The pools belong to the store and are the same for all seeds, so that no seed trains on a held-out image of another.
+
+    Attributes:
+        least_images: the number of images of a class that each pool needs to draw a datapoint.
     """
 
     least_images: ClassVar[int] = 1
-    """Images of a class that each pool must have for a datapoint to be drawn from it."""
 
     tasks: int = number(100, "tasks in a stream", ge=1)
     classes_per_task: int = number(5, "classes in a task", ge=2)
-    keep: int = number(2, "classes that the next task keeps of the present one", ge=0)
+    keep: int = number(2, "classes of a task that the next task keeps", ge=0)
     train: int = number(400, "training points of a task", ge=2)
     validation: int = number(100, "validation points of a task", ge=2)
     test: int = number(100, "test points of a task", ge=2)
@@ -62,29 +64,29 @@ class ClassTasks(Recipe):
         """Draw a task's datapoints of one split, in the order of the stream.
 
         Args:
-            pools: the rows of each of the task's classes in the split.
-            count: how many datapoints.
-            draw: where chance comes from.
+            pools: the rows of each class of the task in the split.
+            count: the number of datapoints.
+            draw: the random numbers.
 
         Returns:
             int64 [count, V] rows.
         """
 
     def points(self, sizes: npt.NDArray[np.int64], count: int) -> int:
-        """How many datapoints each task has in a split: the same for all tasks and seeds, whose streams are stacked.
+        """The number of datapoints of each task in a split; equal for all tasks and seeds, which are stacked.
 
         Args:
             sizes: int64 [classes], images of each class in the split.
-            count: how many are asked for.
+            count: the number in the options.
         """
         return count
 
     @abstractmethod
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
-        """int32 [n]: the labels of datapoints of these images (rows: int64 [n, V])."""
+        """int32 [n]: the labels of the datapoints with these images (rows: int64 [n, V])."""
 
     def check(self) -> list[str]:
-        """At least one class must be new in the next task, and a stream be of a size that fits into memory."""
+        """A task must have a class that the previous one does not have, and a stream must fit into memory."""
         faults = []
         if self.keep >= self.classes_per_task:
             rule = f"must be below classes_per_task, {self.classes_per_task}"
@@ -107,54 +109,54 @@ class ClassTasks(Recipe):
             inside = np.flatnonzero(images.splits == split)
             pools = [inside[part] for part in rows_by_class(images.classes[inside], len(names))]
             size = self.points(np.array([len(pool) for pool in pools]), count)
-            for task, present in enumerate(chain):
-                drawn = self.draw_points([pools[each] for each in present], size, draw)
-                rows.append(drawn)
-                tasks.append(np.full(len(drawn), task, dtype=np.int32))
-                splits.append(np.full(len(drawn), split, dtype=np.uint8))
+            for task, classes in enumerate(chain):
+                points = self.draw_points([pools[each] for each in classes], size, draw)
+                rows.append(points)
+                tasks.append(np.full(len(points), task, dtype=np.int32))
+                splits.append(np.full(len(points), split, dtype=np.uint8))
         image_ids = np.concatenate(rows)
-        about = [{"classes": [names[each] for each in present]} for present in chain]
+        about = [{"classes": [names[each] for each in classes]} for classes in chain]
         labels = self.point_labels(images, image_ids)
         return SeedTable(np.concatenate(tasks), np.concatenate(splits), image_ids.astype(np.int32), labels, about)
 
 
 def _check_classes(recipe: ClassTasks, images: Images) -> None:
-    """Raise SourceError where there are too few classes for the tasks asked for, or too few images in some."""
+    """Raise `SourceError` if there are too few classes for the tasks, or too few images in a class."""
     count = len(images.class_names)
     needed = recipe.classes_per_task + (recipe.classes_per_task - recipe.keep) * (recipe.tasks > 1)
     faults = []
     if count < needed:
         rule = f"tasks of {recipe.classes_per_task} classes that keep {recipe.keep} need at least {needed} classes"
-        faults.append(fault(recipe.name, rule, count, "bring more classes, lower classes_per_task, or raise keep"))
+        faults.append(fault(recipe.name, rule, count, "add classes, lower classes_per_task, or raise keep"))
     for split, number_of in SPLITS.items():
         sizes = np.bincount(images.classes[images.splits == number_of], minlength=count)
         for each in np.flatnonzero(sizes < recipe.least_images):
             rule = f"must have at least {recipe.least_images} {split} images"
-            faults.append(fault(f"class {images.class_names[each]}", rule, sizes[each], "bring more or leave it out"))
+            faults.append(fault(f"class {images.class_names[each]}", rule, sizes[each], "add images or leave it out"))
     if faults:
         raise SourceError(*faults)
 
 
 @dataclass(frozen=True)
 class SingleTasks(ClassTasks):
-    """What streams of single images share. A task has no image twice.
+    """The base of streams of single images, each of which occurs at most once in a task.
 
-    Where some classes have so few images that a task of them could not have as many as asked for, no task has more than
-    such a one: every task and every seed has the same number of datapoints.
+    All tasks and seeds have the same number of datapoints: if the smallest classes have too few images for a task of
+    them, every task is as large as such a task.
     """
 
-    keep: int = number(0, "classes that the next task keeps of the present one", ge=0)
+    keep: int = number(0, "classes of a task that the next task keeps", ge=0)
 
     def labels(self, images: Images) -> int:
-        """As many as there are classes."""
+        """The number of classes."""
         return len(images.class_names)
 
     def draw_points(self, pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
-        """`count` images of the task's classes, none twice."""
+        """`count` distinct images of the task's classes."""
         return draw.permutation(np.concatenate(pools))[:count, None]
 
     def points(self, sizes: npt.NDArray[np.int64], count: int) -> int:
-        """As many as asked for, or as a task of the smallest classes can have."""
+        """`count`, or the number of images of the smallest classes."""
         return min(count, int(np.sort(sizes)[: self.classes_per_task].sum()))
 
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
@@ -165,13 +167,13 @@ class SingleTasks(ClassTasks):
 def draw_pairs(pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
     """Draw pairs in random order, exactly half of them of one class.
 
-    A pair of one class is two distinct images of a class chosen evenly; another pair is an image each of two distinct
-    classes. Pairs are drawn independently, so an image may be in several.
+    A pair of one class is two distinct images of a random class; other pairs are one image each of two distinct
+    classes. Pairs are drawn independently, so that an image may occur in several.
 
     Args:
         pools: the rows of each class, at least two classes with at least two rows each.
-        count: how many pairs, an even number.
-        draw: where chance comes from.
+        count: the number of pairs, which must be even.
+        draw: the random numbers.
 
     Returns:
         int64 [count, 2].
@@ -190,7 +192,7 @@ def draw_pairs(pools: Sequence[Rows], count: int, draw: np.random.Generator) -> 
 
 @dataclass(frozen=True)
 class PairTasks(ClassTasks):
-    """What streams of pairs share. The numbers of pairs must be even, so that exactly half can be of one class."""
+    """The base of streams of pairs, whose numbers must be even, so that exactly half can be of one class."""
 
     images_per_datapoint: ClassVar[int] = 2
     classes: ClassVar[int | None] = 2
@@ -212,6 +214,6 @@ class PairTasks(ClassTasks):
         return draw_pairs(pools, count, draw)
 
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
-        """1 where both images are of one class."""
+        """1 if both images are of one class, else 0."""
         same: npt.NDArray[np.bool_] = images.classes[rows[:, 0]] == images.classes[rows[:, 1]]
         return same.astype(np.int32)

@@ -1,4 +1,4 @@
-"""What goes wrong in `streams`: one base exception, one line per fault, every fault at once."""
+"""Errors that a user can cause: one base class, one line per fault, all faults reported together."""
 
 from collections.abc import Iterable, Iterator
 
@@ -25,19 +25,19 @@ class StreamsError(UserError):
 
 
 class StoreError(StreamsError):
-    """A task store that is missing, damaged, of another version, or not the one asked for."""
+    """A task store is missing, damaged, of another version, or not the expected one."""
 
 
 class SourceError(StreamsError):
-    """Source data that cannot be read, or that cannot give the tasks asked for."""
+    """Source data cannot be read, or is too small for the tasks."""
 
 
 class OptionError(StreamsError):
-    """An option of a recipe or schedule that is unknown or has a value out of its range."""
+    """An option of a recipe or schedule is unknown, has an invalid value, or contradicts another."""
 
 
 def fault(where: object, rule: str, got: object = ..., remedy: str = "") -> str:
-    """One line: where it is, the rule, the value that breaks it, the remedy.
+    """One line: the place, the rule, the value that breaks the rule, the remedy.
 
     >>> fault("store/manifest.json: format_version", "must be at most 1", 2, "update this package")
     'store/manifest.json: format_version: must be at most 1 (got 2); update this package'

@@ -1,4 +1,4 @@
-"""Anybody's folder of images, a folder per class, as single images or as pairs."""
+"""A stream from a folder of images, one folder per class, as single images or as pairs."""
 
 import os
 from dataclasses import dataclass
@@ -15,9 +15,10 @@ from streams.sources.image_files import FileSource, ImageFormat, Pools, collect_
 
 @dataclass(frozen=True)
 class _Folder(Recipe):
-    """The options of a folder of images. A class is a folder that holds images, at any depth, named by its path.
+    """The options of both streams.
 
-    The middle square of an image is resized to `size`. Of each class, shares of the images validate and test.
+    A class is a folder with images, at any depth; its name is the path. The middle square of an image is resized to
+    `size`. In each class, shares of the images validate and test.
     """
 
     data: str | None = location("folder that holds a folder of images per class; must be given")
@@ -28,7 +29,7 @@ class _Folder(Recipe):
     test_share: float = number(0.15, "share of each class's images that only test", gt=0, lt=1)
 
     def check(self) -> list[str]:
-        """A folder must be named, the channels be 1 or 3, and training images be left."""
+        """A folder must be given, the channels must be 1 or 3, and the shares must leave training images."""
         faults = super().check()
         if self.data is None:
             faults.append(
@@ -50,36 +51,43 @@ class _Folder(Recipe):
         return collect_files(source, form, pools, self.skip_bad, "image_folder/pools", progress)
 
     def fingerprint(self) -> str:
-        """The names, sizes and times of the images."""
+        """A digest of the names, sizes and times of the images."""
         listing = _list(self.data)
         return f"{self.skip_bad} {fingerprint(listing.root / file for file in listing.files)}"
 
 
 @dataclass(frozen=True)
 class ImageFolder(_Folder, SingleTasks):
-    """Tasks of single images; the label is the class, numbered over all classes in the order of their names."""
+    """Tasks of single images; the label is the index of the class among all sorted class names."""
 
     name: ClassVar[str] = "image_folder"
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Decode the folder (see `folder_images.collect_files`)."""
+        """Decode the folder (see `image_files.collect_files`)."""
         return self._collect(self.least_images, progress)
 
 
 @dataclass(frozen=True)
 class ImageFolderPairs(_Folder, PairTasks):
-    """Tasks of pairs of images: of one class, or of two."""
+    """Tasks of pairs of images, of one class or of two."""
 
     name: ClassVar[str] = "image_folder_pairs"
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Decode the folder (see `folder_images.collect_files`)."""
+        """Decode the folder (see `image_files.collect_files`)."""
         return self._collect(self.least_images, progress)
 
 
 @dataclass(frozen=True)
 class _Listing:
-    """What a folder of images holds: the images in folders (paths below the root, sorted), and what is passed over."""
+    """The content of a folder of images.
+
+    Attributes:
+        root: the folder.
+        files: the images in class folders, as sorted paths relative to the root.
+        loose: the number of images outside class folders.
+        others: the number of files that are not images.
+    """
 
     root: Path
     files: list[str]
@@ -88,7 +96,7 @@ class _Listing:
 
     @property
     def notices(self) -> list[str]:
-        """What is passed over, in words."""
+        """One line for each kind of files that is left out."""
         counts = {
             "images outside any class folder are left out": self.loose,
             "files that are not images are left out": self.others,
@@ -103,10 +111,10 @@ def _list(data: str | None) -> _Listing:
         raise SourceError(fault(data, "data: must be a folder that exists", remedy=remedy))
     files, loose, others = [], 0, 0
     unreadable: list[OSError] = []
-    met: dict[str, str] = {}
+    visited: dict[str, str] = {}
     faults: list[str] = []
     for folder, below, names in os.walk(root, onerror=unreadable.append, followlinks=True):
-        below[:] = _not_met_before(folder, sorted(below), met, faults)
+        below[:] = _new_folders(folder, sorted(below), visited, faults)
         for name in names:
             path = (Path(folder) / name).relative_to(root).as_posix()
             if Path(name).suffix.lower() not in SUFFIXES or name.startswith("."):
@@ -124,25 +132,25 @@ def _list(data: str | None) -> _Listing:
     return _Listing(root, sorted(files), loose, others)
 
 
-def _not_met_before(folder: str, below: list[str], met: dict[str, str], faults: list[str]) -> list[str]:
-    """Of the folders below a folder those that no link has led to before: through another, all images would come again.
+def _new_folders(folder: str, below: list[str], visited: dict[str, str], faults: list[str]) -> list[str]:
+    """The names of the subfolders that were not visited before, since links would make images occur several times.
 
     Args:
-        folder: being walked.
-        below: the names of the folders in it.
-        met: the folders met so far, each by its real path; these are added.
-        faults: one line is added for every folder that is left out.
+        folder: the folder that is walked.
+        below: the names of its subfolders.
+        visited: real path → path of each folder visited so far; the new ones are added.
+        faults: one line is added for every subfolder that was visited before.
     """
     here = os.path.realpath(folder)
-    met.setdefault(here, folder)
+    visited.setdefault(here, folder)
     new = []
     for name in below:
         path = os.path.join(folder, name)
         real = os.path.realpath(path)
-        if real in met or Path(here).is_relative_to(real):
-            rule = "a folder must be met once, or its images would be there several times"
-            faults.append(fault(path, rule, f"it is {met.get(real, real)} again", "remove the link"))
+        if real in visited or Path(here).is_relative_to(real):
+            rule = "a folder must be visited once, or its images would occur several times"
+            faults.append(fault(path, rule, f"it is {visited.get(real, real)} again", "remove the link"))
         else:
-            met[real] = path
+            visited[real] = path
             new.append(name)
     return new

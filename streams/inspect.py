@@ -21,7 +21,7 @@ _SAME, _DIFFERENT = (0.1, 0.7, 0.2), (0.85, 0.15, 0.15)
 
 
 def describe(store: TaskStore) -> Iterator[str]:
-    """Lines that tell a store's manifest, its counts, and the balance of its labels."""
+    """Lines about a store's manifest, its counts, and the balance of its labels."""
     yield f"{store.path}: {store.name}, hash {store.hash}"
     for key, value in store.manifest.items():
         yield f"  {key}: {_short(value)}"
@@ -44,7 +44,7 @@ def _short(value: Any) -> str:
     line = canonical(value)
     if len(line) <= _LONG:
         return line
-    size = f", {len(value)} in all" if isinstance(value, list | dict) else ""
+    size = f", {len(value)} in total" if isinstance(value, list | dict) else ""
     return f"{line[:_LONG]} ...{size}"
 
 
@@ -62,16 +62,16 @@ def _balance(store: TaskStore, table: Table, split: int) -> str:
 
 
 def contact_sheet(store: TaskStore, seed: int, tasks: int = 8, columns: int = 12) -> npt.NDArray[np.uint8]:
-    """Draw the first training points of the first tasks, a row each; the two images of a pair one above the other.
+    """Draw the first training points of the first tasks, one row per task.
 
-    A pair's frame is green where its images are of one class, red where not.
+    The images of a pair stand one above the other, in a green frame if they are of one class, else in a red one.
 
     Returns:
         uint8 [height, width, 3].
 
     Raises:
-        OptionError: less than one task or column.
-        StoreError: the store has not this seed, or its images have other than 1 or 3 channels.
+        OptionError: `tasks` or `columns` is below 1.
+        StoreError: the store does not have this seed, or its images do not have 1 or 3 channels.
     """
     faults = [
         fault(name, "must be at least 1", value)
@@ -90,11 +90,11 @@ def contact_sheet(store: TaskStore, seed: int, tasks: int = 8, columns: int = 12
 
 def _row(store: TaskStore, stream: Stream, start: int, end: int, columns: int) -> npt.NDArray[np.float32]:
     points = stream.read(start, min(columns, end - start))
-    drawn = np.broadcast_to(
+    images = np.broadcast_to(
         store.draw(points.image_ids), (len(points), store.images_per_datapoint, 3, *store.shape[1:])
     )
     zoom = max(1, 84 // store.shape[1])
-    large = drawn.repeat(zoom, axis=-2).repeat(zoom, axis=-1).transpose(0, 1, 3, 4, 2)
+    large = images.repeat(zoom, axis=-2).repeat(zoom, axis=-1).transpose(0, 1, 3, 4, 2)
     tiles = large.reshape(len(points), -1, *large.shape[3:])  # the images of a pair stand one above the other
     row = np.ones((tiles.shape[1] + 2 * _FRAME, columns * (tiles.shape[2] + 2 * _FRAME), 3), dtype=np.float32)
     for column, (tile, label) in enumerate(zip(tiles, points.labels, strict=True)):
@@ -125,11 +125,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.inspe
 
 
 def _save(sheet: npt.NDArray[np.uint8], path: Path) -> None:
-    from PIL import Image  # only to draw
+    from PIL import Image  # imported late: only drawing needs it
 
     try:
         Image.fromarray(sheet).save(path)
-    except (OSError, ValueError) as error:  # a ValueError where the name's end is none of a picture
+    except (OSError, ValueError) as error:  # a ValueError for an unknown suffix
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise OptionError(fault(f"png: {path}", "cannot be written", reason, "name a .png in a folder")) from None
 

@@ -1,4 +1,4 @@
-"""Online-CelebA: tasks of pairs over five identities each (METHODS §5), from the data set's official folder."""
+"""Online-CelebA: tasks of pairs, each over five identities (METHODS §5), from the official folder of the data set."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ IDENTITIES = "identity_CelebA.txt"
 
 @dataclass(frozen=True)
 class OnlineCeleba(PairTasks):
-    """Online-CelebA: a class is an identity, and its images are split within it.
+    """Online-CelebA: a class is an identity, whose images are split into the pools.
 
     The folder holds `celeba/img_align_celeba/*.jpg` and `celeba/identity_CelebA.txt` (lines `file id`, no header). The
-    data set needs a signed-up download, so nothing is downloaded here.
+    data set requires registration, so that it is not downloaded automatically.
     """
 
     name: ClassVar[str] = "online_celeba"
@@ -28,8 +28,8 @@ class OnlineCeleba(PairTasks):
     data: str | None = location("folder that holds celeba, with its images and identities; must be given")
     skip_bad: bool = location("leave images out that cannot be read, and record which", default=False)
     tasks: int = number(1_200, "tasks in a stream", ge=1)
-    least_per_identity: int = number(20, "images that an identity must have; others are left out", ge=6)
-    crop: int = number(178, "side of the square cut out of the middle, in pixels", ge=4)
+    least_per_identity: int = number(20, "images that an identity needs; others are left out", ge=6)
+    crop: int = number(178, "side of the square in the middle that is kept, in pixels", ge=4)
     size: int = number(64, "side of the stored images, in pixels", ge=4, le=1_024)
     validation_share: float = number(0.15, "share of each identity's images that only validate", gt=0, lt=0.5)
     test_share: float = number(0.15, "share of each identity's images that only test", gt=0, lt=0.5)
@@ -40,7 +40,7 @@ class OnlineCeleba(PairTasks):
         return super().check() + (missing if self.data is None else [])
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Decode the images of the identities that have enough of them (see `folder_images.collect_files`)."""
+        """Decode the images of the identities with enough images (see `image_files.collect_files`)."""
         folder = _folder(self.data)
         identity_of = _identities(folder / IDENTITIES)
         counts = Counter(identity_of.values())
@@ -73,7 +73,7 @@ def _identities(path: Path) -> dict[str, int]:
     """The identity of each file, from lines `file id`.
 
     Raises:
-        SourceError: one line for every line that is none, and for every file named twice.
+        SourceError: one line for every malformed line, and for every file that occurs twice.
     """
     identity_of: dict[str, int] = {}
     faults = []
@@ -88,7 +88,7 @@ def _identities(path: Path) -> dict[str, int]:
         else:
             identity_of[words[0]] = int(words[1])
     if not identity_of and not faults:
-        faults.append(fault(path, "must hold lines with a file's name and its identity", remedy="bring this file anew"))
+        faults.append(fault(path, "must hold lines with a file's name and its identity", remedy="replace this file"))
     if faults:
         raise SourceError(*faults)
     return identity_of

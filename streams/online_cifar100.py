@@ -1,4 +1,4 @@
-"""Online-CIFAR100: 1,200 tasks of pairs over five of CIFAR-100's classes each (METHODS §5)."""
+"""Online-CIFAR100: 1,200 tasks of pairs, each over five classes of CIFAR-100 (METHODS §5)."""
 
 import hashlib
 import io
@@ -30,38 +30,38 @@ PUBLISHED_MD5 = {
 class OnlineCifar100(PairTasks):
     """Online-CIFAR100 from the standard `cifar-100-python` pickles.
 
-    Training pairs are of images of the train split, 450 a class; validation pairs of its other 50 a class; test pairs
-    of the test split.
+    Training pairs use 450 images per class of the train split, validation pairs its other 50, and test pairs the test
+    split.
     """
 
     name: ClassVar[str] = "online_cifar100"
 
     data: str | None = location(f"folder that holds {FOLDER}; downloaded by torchvision if not given")
     tasks: int = number(1_200, "tasks in a stream", ge=1)
-    validation_images: int = number(50, "images a class of the train split that only validate", ge=2)
+    validation_images: int = number(50, "images per class of the train split that only validate", ge=2)
 
     def collect(self, progress: Progress = silent) -> Collected:
         """Read the pickles.
 
         Raises:
-            SourceError: one line for every file that is missing or not CIFAR-100's.
+            SourceError: one line for every file that is missing or is not part of CIFAR-100.
         """
         folder = _folder(self.data)
-        read = {}
+        pickles = {}
         faults: list[str] = []
         for done, name in enumerate(PUBLISHED_MD5):
             progress("reading CIFAR-100", done, len(PUBLISHED_MD5))
             try:
-                read[name] = _read_pickle(folder / name)
+                pickles[name] = _read_pickle(folder / name)
             except SourceError as error:
                 faults += error.faults
         if faults:
             raise SourceError(*faults)
         progress("reading CIFAR-100", len(PUBLISHED_MD5), len(PUBLISHED_MD5))
-        parts, names = {}, _class_names(read["meta"].content, folder / "meta")
+        parts, names = {}, _class_names(pickles["meta"].content, folder / "meta")
         for name in ("train", "test"):
             try:
-                parts[name] = _images(read[name].content, len(names), folder / name)
+                parts[name] = _images(pickles[name].content, len(names), folder / name)
             except SourceError as error:
                 faults += error.faults
         if faults:
@@ -71,10 +71,10 @@ class OnlineCifar100(PairTasks):
         splits = np.concatenate([pools, np.full(len(test_classes), TEST, dtype=np.uint8)])
         source = {
             "name": "CIFAR-100",
-            "files": {name: file.sha256 for name, file in read.items()},
+            "files": {name: file.sha256 for name, file in pickles.items()},
             "notices": [
                 f"{name}: its md5 differs from the published one, {PUBLISHED_MD5[name]}"
-                for name, file in read.items()
+                for name, file in pickles.items()
                 if file.md5 != PUBLISHED_MD5[name]
             ],
         }
@@ -82,7 +82,7 @@ class OnlineCifar100(PairTasks):
         return Collected(np.concatenate([train_pixels, test_pixels]), images, source)
 
     def fingerprint(self) -> str:
-        """The state of the data folder; empty for the download, whose content is known."""
+        """The state of the data folder; empty for the download, which never changes."""
         if self.data is None:
             return ""
         folder = _folder(self.data)
@@ -111,7 +111,7 @@ def _folder(data: str | None) -> Path:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles numpy arrays and plain values, and nothing that could run code."""
+    """Unpickles NumPy arrays and plain values, and no class or function that could run code."""
 
     _allowed = frozenset(
         {(module, "_reconstruct") for module in ("numpy.core.multiarray", "numpy._core.multiarray")}
@@ -120,22 +120,22 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._allowed:
-            raise pickle.UnpicklingError(f"holds {module}.{name}, which is no array")
+            raise pickle.UnpicklingError(f"holds {module}.{name}, which is not an array")
         return super().find_class(module, name)
 
 
 def _read_pickle(path: Path) -> _Pickle:
     try:
         content = path.read_bytes()
-        read = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+        value = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
     except FileNotFoundError:
-        raise SourceError(fault(path, "is missing", remedy=f"bring the whole {FOLDER}")) from None
+        raise SourceError(fault(path, "is missing", remedy=f"copy all of {FOLDER} there")) from None
     except Exception as error:  # a damaged pickle may raise anything
-        raise SourceError(fault(path, "cannot be read as a pickle of arrays", error, "bring this file anew")) from None
-    if not isinstance(read, dict):
-        raise SourceError(fault(path, "must hold a dictionary", type(read).__name__, "this is not CIFAR-100"))
+        raise SourceError(fault(path, "cannot be read as a pickle of arrays", error, "replace this file")) from None
+    if not isinstance(value, dict):
+        raise SourceError(fault(path, "must hold a dictionary", type(value).__name__, "this is not CIFAR-100"))
     md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    return _Pickle(read, md5, hashlib.sha256(content).hexdigest())
+    return _Pickle(value, md5, hashlib.sha256(content).hexdigest())
 
 
 def _class_names(meta: dict[Any, Any], path: Path) -> tuple[str, ...]:

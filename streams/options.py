@@ -82,9 +82,9 @@ def from_options(
     return kind(**{key: getattr(values, key) for key in model.model_fields})
 
 
-def unknown_name(key: str, name: object, known: Iterable[str], faults: Faults) -> None:
-    """Add the fault of a name that is none of the known ones."""
-    names = sorted(known)
+def unknown_name(key: str, name: object, names: Iterable[str], faults: Faults) -> None:
+    """Add the fault of a name that is not one of `names`."""
+    names = sorted(names)
     near = difflib.get_close_matches(str(name), names, n=1)
     faults.add(key, f"must be one of {', '.join(names)}", name, f"did you mean {near[0]}?" if near else "")
 
@@ -115,9 +115,9 @@ def explain(
     for problem in error.errors(include_url=False):
         key = _dotted(problem["loc"][skip:])
         if problem["type"] == "extra_forbidden":
-            known = _known(model, problem["loc"][:-1]) or [*model.model_fields, *beside]
-            near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known)) or 'no keys'}"
+            keys = _keys(model, problem["loc"][:-1]) or [*model.model_fields, *beside]
+            near = difflib.get_close_matches(str(problem["loc"][-1]), keys, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(keys)) or 'no keys'}"
             faults.add(key, "unknown key", _short(problem["input"]), remedy)
         elif problem["type"] == "missing":
             faults.add(key, "must be given")
@@ -132,7 +132,7 @@ def explain(
         faults.add(key, rule, _short(values[key]))
 
 
-def _known(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
     """The keys of the part of the model that these steps lead to; empty for the model itself."""
     part: Any = model
     for step in steps:

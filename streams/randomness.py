@@ -1,4 +1,4 @@
-"""Random numbers with a seed and an owner: one generator per (seed, purpose), none global."""
+"""Random numbers: one generator per (seed, purpose), none global."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import numpy as np
 def generator(seed: int, purpose: str) -> np.random.Generator:
     """The generator that belongs to `purpose` in the stream of `seed`.
 
-    Generators of two purposes are independent, so drawing more for one changes nothing in another.
+    Generators of two purposes are independent, so that drawing more numbers for one does not change another.
 
     >>> int(generator(0, "example").integers(1000)) == int(generator(0, "example").integers(1000))
     True

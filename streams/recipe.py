@@ -1,7 +1,7 @@
-"""The contract of a recipe (from a source to tasks), and the registry that finds recipes by name.
+"""The contract of a recipe, which turns a source into tasks, and the registry of recipes by name.
 
 A recipe is a file in `streams/`: a frozen dataclass whose fields are its options and whose `name` is its name in YAML.
-`recipes()` imports the modules of this package and collects them, so that a user's `streams/mine.py` is found.
+`recipes()` imports the modules of this package and collects their recipes, a user's `streams/mine.py` included.
 """
 
 import importlib
@@ -23,16 +23,16 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 SPLITS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 
 Progress = Callable[[str, int, int], None]
-"""Called as `progress(what, done, total)` while something long runs."""
+"""Called as `progress(what, done, total)` during a long operation."""
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """The progress that tells nobody."""
+    """A `Progress` that reports nothing."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """What is known of a store's distinct images besides their pixels.
+    """The distinct images of a store, without their pixels.
 
     Attributes:
         classes: int32 [n], the class of each image.
@@ -47,12 +47,12 @@ class Images:
 
 @dataclass(frozen=True)
 class Collected:
-    """A source, read completely.
+    """A source after it was read completely.
 
     Attributes:
         pixels: uint8 [n, C, H, W].
         images: classes, splits and names of these n images.
-        source: what the manifest records of the source: `name`, `files` {name: sha256}, and notices.
+        source: the source's entry in the manifest: `name`, `files` {name: sha256}, and notices.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -65,11 +65,11 @@ class SeedTable:
     """The datapoints of one stream seed, n rows sorted by (split, task), within a task in the order of the stream.
 
     Attributes:
-        task: int32 [n], 0 for the first task met.
+        task: int32 [n], 0 for the first task of the stream.
         split: uint8 [n], 0 train, 1 validation, 2 test.
-        image_ids: int32 [n, V], `view * count + row`, or `row` where the store has no views.
+        image_ids: int32 [n, V], `view * count + row`, or `row` if the store has no views.
         label: int32 [n].
-        tasks: one description (JSON) per task, for people to read.
+        tasks: one description (JSON) per task, for the manifest.
     """
 
     task: npt.NDArray[np.int32]
@@ -80,33 +80,37 @@ class SeedTable:
 
 
 def location(description: str, default: Any = None) -> Any:
-    """A dataclass field for an option that only says where data lies or how to read it: in no manifest and no hash."""
+    """A dataclass field for the place of data or a way to read it, which enters no manifest and no hash."""
     return field(default=default, metadata={"description": description, "location": True})
 
 
 def number(default: float, description: str, **bounds: float) -> Any:
-    """A dataclass field for an option that is a number, with its bounds (`ge`, `gt`, `le`, `lt`)."""
+    """A dataclass field for a number with bounds (`ge`, `gt`, `le`, `lt`)."""
     return field(default=default, metadata={"description": description, **bounds})
 
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """From a source to tasks. Subclasses are frozen dataclasses; the fields are options.
+    """Turns a source into tasks; a subclass is a frozen dataclass whose fields are options.
 
-    A field's metadata may hold `ge`, `gt`, `le`, `lt` (bounds), `description`, and `location` (see `location`).
+    The metadata of a field may hold `ge`, `gt`, `le`, `lt` (bounds), `description`, and `location` (see `location`).
+
+    Attributes:
+        name: the recipe's name in YAML and on the command line.
+        images_per_datapoint: V.
+        classes: the number of labels, if it is known without the source.
     """
 
     name: ClassVar[str]
     images_per_datapoint: ClassVar[int] = 1
     classes: ClassVar[int | None] = None
-    """What `labels` gives, where that is known without the source."""
 
     @abstractmethod
     def collect(self, progress: Progress = silent) -> Collected:
         """Read the source completely.
 
         Raises:
-            SourceError: with one line for every fault.
+            SourceError: one line for every fault.
         """
 
     @abstractmethod
@@ -114,40 +118,40 @@ class Recipe(ABC):
         """The datapoints of one seed: pure in (options, images, seed).
 
         Raises:
-            SourceError: the images cannot give the tasks asked for.
+            SourceError: there are too few images for the tasks.
         """
 
     @abstractmethod
     def labels(self, images: Images) -> int:
-        """How many labels a datapoint can have (the outputs that a network needs)."""
+        """The number of labels that a datapoint can have, which is the number of a network's outputs."""
 
     def check(self) -> list[str]:
-        """One line for every fault among the options that the fields' bounds cannot express."""
+        """One line for every contradiction between options, which the bounds of a field cannot express."""
         return []
 
     def views(self) -> Views | None:
-        """The looks in which images are drawn; None where images are shown as they are stored."""
+        """The views in which images are drawn; None if images are shown as stored."""
         return None
 
     def fingerprint(self) -> str:
-        """What tells the source's present state without reading it, so that no cached store of older data is taken.
+        """A text that changes with the source, found without reading it, so that no cached store of older data is used.
 
         Raises:
-            SourceError: the source is not there.
+            SourceError: the source does not exist.
         """
         return ""
 
     def options(self) -> dict[str, Any]:
-        """The options that decide what the store holds: every field except locations."""
+        """The options that determine the store's content: every field except locations."""
         return {item.name: getattr(self, item.name) for item in fields(self) if not item.metadata.get("location")}
 
     def identity(self) -> dict[str, Any]:
-        """What the manifest records of the recipe: its name and options."""
+        """The recipe's entry in the manifest: its name and options."""
         return {"name": self.name, **self.options()}
 
 
 _COMMANDS = frozenset({"build", "inspect", "verify", "__main__"})
-"""Modules that are run, and hold no recipe: importing them here would load them twice under `python -m`."""
+"""Modules without recipes that run as commands: importing them here would load them twice under `python -m`."""
 
 
 def recipes() -> dict[str, type[Recipe]]:
@@ -156,22 +160,22 @@ def recipes() -> dict[str, type[Recipe]]:
     Raises:
         StreamsError: a module cannot be imported, or two recipes have one name.
     """
-    found: dict[str, type[Recipe]] = {}
+    kinds: dict[str, type[Recipe]] = {}
     for module in sorted(info.name for info in pkgutil.iter_modules(streams.__path__) if not info.ispkg):
         if module in _COMMANDS:
             continue
         try:
             members = vars(importlib.import_module(f"streams.{module}"))
-        except Exception as error:  # a user's file may fail in any way
+        except Exception as error:  # the file of a user may raise anything
             raise StreamsError(
                 fault(f"streams/{module}.py", "cannot be imported", f"{type(error).__name__}: {error}")
             ) from error
         for member in members.values():
             if not (isinstance(member, type) and issubclass(member, Recipe)) or inspect.isabstract(member):
                 continue
-            if member.__module__ == f"streams.{module}" and found.setdefault(member.name, member) is not member:
-                other = found[member.name].__module__
+            if member.__module__ == f"streams.{module}" and kinds.setdefault(member.name, member) is not member:
+                other = kinds[member.name].__module__
                 raise StreamsError(
                     fault(f"streams/{module}.py", "two recipes have one name", member.name, f"see {other}")
                 )
-    return found
+    return kinds

@@ -1,4 +1,4 @@
-"""Schedules: which datapoint stands at which position of a stream; pure functions of (spec, seed, position)."""
+"""Schedules: the order of a stream's datapoints, as pure functions of (options, seed, position)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,15 +14,18 @@ from streams.recipe import number
 Sizes = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
 Ends = list[tuple[int, int]]
-"""(position, task): once `position` datapoints are consumed, the stream has left `task` and its evaluation is due."""
+"""(position, task): after `position` datapoints the stream leaves `task`, which is evaluated then."""
 
 
 @dataclass(frozen=True)
 class Schedule(ABC):
-    """How the training points of a store's tasks follow one another. Subclasses are frozen dataclasses of options.
+    """The order of the training points of a store; a subclass is a frozen dataclass of options.
 
-    Whatever the schedule, a stream is as long as the store has training points. Only where `has_boundaries` is true
-    may a learner be told when tasks begin and end.
+    Under every schedule the length of a stream is the number of training points of the store.
+
+    Attributes:
+        name: the schedule's name in YAML.
+        has_boundaries: whether learners may use the starts and ends of tasks.
     """
 
     name: ClassVar[str]
@@ -33,7 +36,7 @@ class Schedule(ABC):
         """The training row at each position.
 
         Args:
-            sizes: int64 [tasks], training points of each task; the rows of a task follow one another.
+            sizes: int64 [tasks], training points of each task, whose rows are contiguous.
             seed: the stream's seed.
 
         Returns:
@@ -45,12 +48,12 @@ class Schedule(ABC):
 
     @abstractmethod
     def ends(self, sizes: Sizes, seed: int) -> Ends:
-        """Where tasks are left, in order of position; the last one is the stream's end."""
+        """The positions where tasks end, ascending; the last one is the end of the stream."""
 
 
 @dataclass(frozen=True)
 class Sequential(Schedule):
-    """One task after the other with sharp changes, as in the paper.
+    """One task after the other with sharp boundaries, as in the paper.
 
     >>> sizes = np.array([2, 3])
     >>> Sequential().rows(sizes, seed=0).tolist(), Sequential().ends(sizes, seed=0)
@@ -61,7 +64,7 @@ class Sequential(Schedule):
     has_boundaries: ClassVar[bool] = True
 
     def rows(self, sizes: Sizes, seed: int) -> Rows:
-        """Every row once, in the order of the table."""
+        """Each row once, in the order of the table."""
         return np.arange(int(sizes.sum()), dtype=np.int64)
 
     def ends(self, sizes: Sizes, seed: int) -> Ends:
@@ -71,11 +74,11 @@ class Sequential(Schedule):
 
 @dataclass(frozen=True)
 class Gradual(Schedule):
-    """Neighbouring tasks mix over a window, so that the boundary is nowhere; every training point comes once.
+    """Neighbouring tasks mix over a window instead of a sharp boundary; each training point occurs once.
 
-    In a window of w positions (an odd one counts as one less) the i-th shows the later task with probability
-    (i + 1/2) / w. The k-th position before the middle and the k-th behind it exchange their points with the probability
-    that this asks for; since the ramp is symmetric, one draw serves both, and no point is lost or shown twice.
+    In a window of w positions (w is rounded down to an even number) position i shows the later task with probability
+    (i + 1/2) / w. To this end the k-th positions before and behind the middle exchange their points with probability
+    (w/2 - k - 1/2) / w, k = 0, 1, ...: the ramp is symmetric, so that one draw serves both positions.
     """
 
     name: ClassVar[str] = "gradual"
@@ -83,7 +86,7 @@ class Gradual(Schedule):
     window: int = number(100, "positions over which two neighbouring tasks mix", ge=2)
 
     def rows(self, sizes: Sizes, seed: int) -> Rows:
-        """The sequential order, with mirrored positions exchanged around each boundary."""
+        """The sequential order, with exchanges of mirrored positions around each boundary."""
         half = self.window // 2
         if half > sizes.min() // 2:
             rule = f"must be at most the number of training points of the smallest task, {sizes.min()}"
@@ -97,7 +100,7 @@ class Gradual(Schedule):
         return rows
 
     def ends(self, sizes: Sizes, seed: int) -> Ends:
-        """Where the mixing passes one half: the cumulative sizes."""
+        """The middles of the windows, which are the cumulative sizes."""
         return Sequential().ends(sizes, seed)
 
 
@@ -105,7 +108,7 @@ class Gradual(Schedule):
 class Markov(Schedule):
     """At each position the task changes with probability `hazard`, to any other task with equal probability.
 
-    It begins in task 0. A task goes on where it was left; one that has shown all its points begins again.
+    The stream starts in task 0. A task that returns resumes at its next point, and restarts after its last one.
     """
 
     name: ClassVar[str] = "markov"
@@ -118,11 +121,11 @@ class Markov(Schedule):
         change = draw.random(length) < self.hazard
         change[0] = False
         step = draw.integers(1, tasks, size=length) if tasks > 1 else np.zeros(length, dtype=np.int64)
-        turned: npt.NDArray[np.int64] = np.cumsum(np.where(change, step, 0)) % tasks
-        return turned
+        task: npt.NDArray[np.int64] = np.cumsum(np.where(change, step, 0)) % tasks
+        return task
 
     def rows(self, sizes: Sizes, seed: int) -> Rows:
-        """The next point of each position's task, counted round."""
+        """The next point of the task at each position, modulo the task's size."""
         task = self._tasks(sizes, seed)
         order = np.argsort(task, kind="stable")
         visits = np.bincount(task, minlength=len(sizes))
@@ -132,7 +135,7 @@ class Markov(Schedule):
         return rows
 
     def ends(self, sizes: Sizes, seed: int) -> Ends:
-        """Every change point, with the task that was left, and the stream's end."""
+        """Each change of task, with the task before it, and the end of the stream."""
         task = self._tasks(sizes, seed)
         last = [*np.flatnonzero(task[1:] != task[:-1]).tolist(), len(task) - 1]
         return [(position + 1, int(task[position])) for position in last]
@@ -140,7 +143,7 @@ class Markov(Schedule):
 
 @dataclass(frozen=True)
 class Recurring(Schedule):
-    """Tasks come back: the stream goes round all tasks `visits` times, each visit with the next part of their points.
+    """The stream visits all tasks `visits` times in turn, each time with the next part of their points.
 
     >>> Recurring(visits=2).rows(np.array([2, 4]), seed=0).tolist()
     [0, 2, 3, 1, 4, 5]
@@ -148,10 +151,10 @@ class Recurring(Schedule):
 
     name: ClassVar[str] = "recurring"
 
-    visits: int = number(2, "how often each task is visited", ge=1)
+    visits: int = number(2, "visits to each task", ge=1)
 
     def _parts(self, sizes: Sizes) -> list[tuple[int, int, int]]:
-        """(task, first row, row behind the last) of each visit, in order."""
+        """(task, first row, row after the last) of each visit, in order."""
         if self.visits > sizes.min():
             rule = f"must be at most the number of training points of the smallest task, {sizes.min()}"
             raise OptionError(fault("recurring.visits", rule, self.visits))
@@ -163,11 +166,11 @@ class Recurring(Schedule):
         ]
 
     def rows(self, sizes: Sizes, seed: int) -> Rows:
-        """Every row once, visit by visit."""
+        """Each row once, visit by visit."""
         return np.concatenate([np.arange(first, last, dtype=np.int64) for _, first, last in self._parts(sizes)])
 
     def ends(self, sizes: Sizes, seed: int) -> Ends:
-        """The end of every visit."""
+        """The end of each visit."""
         parts = self._parts(sizes)
         positions = np.cumsum([last - first for _, first, last in parts])
         return [(int(position), task) for position, (task, _, _) in zip(positions, parts, strict=True)]
@@ -175,10 +178,14 @@ class Recurring(Schedule):
 
 @dataclass(frozen=True)
 class HeldBack(Schedule):
-    """Any schedule over all tasks but the first few, which no learner meets in the stream.
+    """A schedule over all tasks but the first ones, which are held back from the stream.
 
-    A method that wants to be meta-trained beforehand is shown those (`Stream.first_tasks`); for all the others they do
-    not exist. Tasks keep their numbers: the first one met is `tasks`.
+    Methods that meta-train before the stream use the tasks held back (`Stream.first_tasks`); other methods never see
+    them. Tasks keep their numbers, so that the stream starts with task number `tasks`.
+
+    Attributes:
+        schedule: the order of the other tasks.
+        tasks: the number of tasks held back.
     """
 
     schedule: Schedule
@@ -186,22 +193,22 @@ class HeldBack(Schedule):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The schedule's own name."""
+        """The name of `schedule`."""
         return self.schedule.name
 
     @property
     def has_boundaries(self) -> bool:  # type: ignore[override]
-        """The schedule's own."""
+        """That of `schedule`."""
         return self.schedule.has_boundaries
 
     def rows(self, sizes: Sizes, seed: int) -> Rows:
-        """The schedule's rows, behind those of the tasks held back."""
+        """The rows of `schedule`, shifted by those of the tasks held back."""
         if self.tasks >= len(sizes):
             raise OptionError(fault("stream.held_back", f"must be below the number of tasks, {len(sizes)}", self.tasks))
         return self.schedule.rows(sizes[self.tasks :], seed) + int(sizes[: self.tasks].sum())
 
     def ends(self, sizes: Sizes, seed: int) -> Ends:
-        """The schedule's ends."""
+        """The ends of `schedule`, with the tasks' own numbers."""
         return [(position, task + self.tasks) for position, task in self.schedule.ends(sizes[self.tasks :], seed)]
 
 

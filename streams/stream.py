@@ -1,4 +1,4 @@
-"""A stream is addressed, not consumed: `read(start, count)` gives the same datapoints whoever asks, whenever."""
+"""Streams, read by position: `read(start, count)` is pure, so that a restarted reader gets the same datapoints."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +18,7 @@ class Datapoints:
     Attributes:
         image_ids: int32 [B, V].
         labels: int64 [B].
-        tasks: int32 [B], the true task (0 is the first task met); for metrics, not for learners.
+        tasks: int32 [B], the true task (0 is the first of the stream); for metrics, not for learners.
     """
 
     image_ids: npt.NDArray[np.int32]
@@ -30,16 +30,16 @@ class Datapoints:
 
 
 class Stream:
-    """One seed's order of one store, under a schedule.
+    """The datapoints of one seed of a store, in the order of a schedule.
 
     Args:
         store: an open store.
         seed: one of its seeds.
-        schedule: how tasks follow one another.
+        schedule: the order of tasks; `Sequential` by default.
 
     Raises:
-        StoreError: the store has not this seed.
-        OptionError: the schedule does not fit the store's tasks.
+        StoreError: the store does not have this seed.
+        OptionError: the schedule does not fit the sizes of the store's tasks.
     """
 
     def __init__(self, store: TaskStore, seed: int, schedule: Schedule | None = None) -> None:
@@ -62,18 +62,18 @@ class Stream:
 
     @property
     def has_boundaries(self) -> bool:
-        """Whether tasks end sharply, one after the other: only then may a learner be told of boundaries."""
+        """Whether one task ends before the next starts, so that learners may use the boundaries."""
         return self.schedule.has_boundaries
 
     @cached_property
     def ends(self) -> Ends:
-        """(position, task): once `position` datapoints are consumed, held-out evaluation on `task` is due."""
+        """(position, task): after `position` datapoints, `task` is evaluated on held-out data."""
         return self.schedule.ends(self._sizes, self.seed)
 
     def read(self, start: int, count: int) -> Datapoints:
         """The datapoints at positions start .. start+count-1, fewer at the stream's end.
 
-        Pure in (store, schedule, seed, start).
+        A pure function of (store, schedule, seed, start).
 
         Raises:
             ValueError: start is negative or beyond the end, or count is negative.
@@ -85,22 +85,22 @@ class Stream:
         return self._at(self._rows[start : start + count])
 
     def held_out(self, task: int, split: str = "validation") -> Datapoints:
-        """The task's points of a held-out split, `validation` or `test`; none of them is in any task's training points.
+        """The points of a task in a held-out split, `validation` or `test`; no task of the seed trains on their images.
 
         Raises:
-            ValueError: there is no such task or split.
+            ValueError: the task or split does not exist.
         """
         if not 0 <= task < self.tasks or split not in SPLITS or split == "train":
-            wanted = f"0 <= task < {self.tasks} and split in ('validation', 'test')"
-            raise ValueError(f"{wanted} must hold, but got task={task}, split={split!r}")
+            rule = f"0 <= task < {self.tasks} and split in ('validation', 'test')"
+            raise ValueError(f"{rule} must hold, but got task={task}, split={split!r}")
         first, last = self._table.starts[SPLITS[split], task : task + 2]
         return self._at(np.arange(first, last))
 
     def first_tasks(self, count: int) -> Datapoints:
-        """All training points of the store's first tasks, task after task (see `schedule.HeldBack`).
+        """The training points of the store's first tasks, task by task (see `schedule.HeldBack`).
 
         Raises:
-            ValueError: there are not that many tasks.
+            ValueError: `count` is negative or above the number of tasks.
         """
         if not 0 <= count <= self.tasks:
             raise ValueError(f"0 <= count <= {self.tasks} must hold, but got count={count}")

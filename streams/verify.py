@@ -13,7 +13,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.verif
     parser = CommandLine(prog, "Compare every byte of a task store with its manifests, and check every datapoint.")
     parser.add_argument("store", metavar="DIR", help="the store's folder")
     store = TaskStore.open(parser.parse_args(argv).store, verify=True)
-    print(f"{store.path}: whole; {store.name}, {store.count:,} images, seeds {store.seeds}, hash {store.hash}")
+    print(f"{store.path}: intact; {store.name}, {store.count:,} images, seeds {store.seeds}, hash {store.hash}")
     return 0
 
 

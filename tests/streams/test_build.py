@@ -1,4 +1,4 @@
-"""Building: atomic, once, deterministic, from folders that cannot be written to."""
+"""Builds are atomic, deterministic, done once, and never write to the source's folder."""
 
 import os
 import re
@@ -53,21 +53,21 @@ def test_seeds_are_added_without_touching_the_rest(digits_store: TaskStore, tmp_
     grown.verify()
 
 
-def test_what_is_there_is_not_built_again(digits_store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_store_is_not_built_again(digits_store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     before = snapshot(digits_store.path)
     monkeypatch.setattr(RainbowDigits, "collect", lambda *_: pytest.fail("the source was read again"))
     build(RainbowDigits(), [0, 2], digits_store.path)
     assert snapshot(digits_store.path) == before
 
 
-def test_a_store_that_has_all_needs_no_lock(
+def test_a_complete_store_needs_no_lock(
     digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_module, "locked", lambda _: pytest.fail("a lock was asked for"))
+    monkeypatch.setattr(build_module, "locked", lambda _: pytest.fail("a lock was requested"))
     assert build(RainbowDigits(), [0, 1], digits_store.path).hash == digits_store.hash
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError) as caught:
         build(RainbowDigits(), [0], tmp_path / "file" / "store")
@@ -75,24 +75,23 @@ def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     assert "cannot be read or written (got " in str(caught.value)
 
 
-def test_a_broken_file_of_the_users_is_one_line(
+def test_a_broken_recipe_file_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine.py").write_text("1 / 0")
+    (tmp_path / "broken.py").write_text("1 / 0")
     monkeypatch.setattr(streams, "__path__", [*streams.__path__, str(tmp_path)])
     assert main(["rainbow_digits", "--out", str(tmp_path / "store")]) == 2
-    told = capsys.readouterr().err
-    assert told == "streams/mine.py: cannot be imported (got ZeroDivisionError: division by zero)\n"
+    assert capsys.readouterr().err == "streams/broken.py: cannot be imported (got ZeroDivisionError: division by zero)\n"
 
 
-def test_a_folder_with_something_else_is_left_alone(digits_store: TaskStore, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_changed(digits_store: TaskStore, tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         build(RainbowDigits(tasks=5), [0], digits_store.path)
     assert str(caught.value).startswith(f'{digits_store.path}: must be empty or hold the store of {{"name"')
     assert "\n" not in str(caught.value)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("dear")
-    with pytest.raises(StoreError, match=r"holds no manifest\.json"):
+    with pytest.raises(StoreError, match=r"is not a task store: it holds no manifest\.json"):
         build(RainbowDigits(), [0], tmp_path / "letters")
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
 
@@ -104,8 +103,8 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(build_module, "write_seed", fail)
     with pytest.raises(StoreError) as caught:
         build(RainbowDigits(), [0], tmp_path / "store")
-    said, room = str(caught.value).split("; ")
-    assert said == f"{tmp_path / 'store'}: cannot be read or written (got No space left on device)"
+    line, room = str(caught.value).split("; ")
+    assert line == f"{tmp_path / 'store'}: cannot be read or written (got No space left on device)"
     assert re.fullmatch(r"make room: [\d,]+ bytes are free", room)
     assert [path.name for path in tmp_path.iterdir()] == [".store.lock"]
 
@@ -122,7 +121,7 @@ build.build(ImageFolder(data=sys.argv[2], size=8), [0], sys.argv[1])
 """
 
 
-def test_a_killed_build_leaves_nothing_that_looks_whole(made_folder: Path, tmp_path: Path) -> None:
+def test_a_killed_build_leaves_no_store(made_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "store"
     words = [sys.executable, "-c", KILLED, str(out), str(made_folder)]
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -138,13 +137,13 @@ def test_a_killed_build_leaves_nothing_that_looks_whole(made_folder: Path, tmp_p
 
 
 def build_cached(data: Path, seeds: list[int]) -> tuple[str, str, bool]:
-    told: list[str] = []
-    store = cached(ImageFolder(data=str(data), size=8), seeds, lambda what, *_: told.append(what))
+    reports: list[str] = []
+    store = cached(ImageFolder(data=str(data), size=8), seeds, lambda what, *_: reports.append(what))
     store.verify()
-    return str(store.path), store.hash, "decoding images" in told
+    return str(store.path), store.hash, "decoding images" in reports
 
 
-def test_four_processes_at_once_build_one_cached_store(
+def test_four_simultaneous_processes_build_one_cached_store(
     made_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOML_CACHE", str(tmp_path))
@@ -152,7 +151,7 @@ def test_four_processes_at_once_build_one_cached_store(
         built = list(pool.map(build_cached, [made_folder] * 4, [[0], [0, 1], [1, 2], [0, 2]]))
     (folder,) = (path for path in (tmp_path / "stores").iterdir() if path.is_dir())
     assert {path for path, _, _ in built} == {str(folder)}
-    assert len({found for _, found, _ in built}) == 1
+    assert len({store_hash for _, store_hash, _ in built}) == 1
     assert [decoded for _, _, decoded in built].count(True) == 1  # one read the source, the others waited
     assert folder.name.startswith("image_folder-")
     assert TaskStore.open(folder, verify=True).seeds == [0, 1, 2]
@@ -161,7 +160,7 @@ def test_four_processes_at_once_build_one_cached_store(
     ]  # fmt: skip
 
 
-def test_a_seed_added_while_a_store_is_verified_does_no_harm(made_folder: Path, tmp_path: Path) -> None:
+def test_a_seed_may_be_added_while_a_store_is_verified(made_folder: Path, tmp_path: Path) -> None:
     recipe = ImageFolder(data=str(made_folder), size=8)
 
     class GrowsMeanwhile(TaskStore):
@@ -173,7 +172,7 @@ def test_a_seed_added_while_a_store_is_verified_does_no_harm(made_folder: Path, 
     assert GrowsMeanwhile.open(tmp_path / "store", verify=True).seeds == [0, 1, 2]
 
 
-def test_the_cache_tells_options_and_data_folders_apart(
+def test_the_cache_distinguishes_options_and_data_folders(
     made_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOML_CACHE", str(tmp_path))
@@ -205,7 +204,7 @@ def test_no_seed_and_negative_seeds_are_refused(tmp_path: Path) -> None:
         build(RainbowDigits(), [0, -2], tmp_path / "store")
 
 
-def test_what_does_not_fit_into_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_too_large_for_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         np.empty(2**62, dtype=np.uint8)
 
@@ -215,38 +214,37 @@ def test_what_does_not_fit_into_memory_is_one_line(tmp_path: Path, monkeypatch: 
     assert str(caught.value).startswith("rainbow_digits: does not fit into memory (got Unable to allocate 4.00 EiB")
 
 
-def test_data_beside_a_store_that_is_there(
+def test_data_of_an_existing_store_is_not_read(
     made_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its images are kept; that the data was not looked at is said, and data that is not there is a fault."""
+    """The images are kept; a line reports that the data was not read; missing data is a fault."""
     out, other = tmp_path / "store", tmp_path / "other"
     words = ["image_folder", "size=8", "tasks=2", "--out", str(out)]
     assert main([*words, "--seeds", "1", "--data", str(made_folder)]) == 0
     built = capsys.readouterr()
-    assert "was there already" not in built.err
+    assert "existed" not in built.err
     other.mkdir()
     for seeds in ("1", "2"):
         assert main([*words, "--seeds", seeds, "--data", str(other)]) == 0
-        told = capsys.readouterr()
-        assert told.err.splitlines()[-1] == (
-            f"{out}: was there already, built from image folder; its 132 images are kept, and {other} was not looked at"
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"{out}: existed, built from image folder; its 132 images are kept, and {other} was not read"
         )
     assert TaskStore.open(out, verify=True).seeds == [0, 1]
     for seeds in ("2", "3"):
         assert main([*words, "--seeds", seeds, "--data", str(tmp_path / "none")]) == 2
         assert capsys.readouterr().err == (
             f"{tmp_path / 'none'}: data: must exist; "
-            "name the data that the store was built from, or leave data out where that can be\n"
+            "name the data that the store was built from, or leave data out if the recipe allows it\n"
         )
     assert TaskStore.open(out).seeds == [0, 1]
 
 
-def test_the_command_builds_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_builds_and_prints_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "store"
     assert main(["rainbow_digits", "tasks=2", "--out", str(out), "--seeds", "2", "train=30"]) == 0
     store = TaskStore.open(out)
-    said = f"{out}: rainbow_digits, 5,000 images, seeds [0, 1], hash {store.hash}\n"
-    assert capsys.readouterr().out == said
+    line = f"{out}: rainbow_digits, 5,000 images, seeds [0, 1], hash {store.hash}\n"
+    assert capsys.readouterr().out == line
     assert store.manifest["recipe"] == {"name": "rainbow_digits", "tasks": 2, "train": 30, "validation": 60, "test": 60}
 
 
@@ -260,13 +258,13 @@ def test_the_command_builds_and_says_what(tmp_path: Path, capsys: pytest.Capture
         (["rainbow_digits", "--seeds", "9" * 12], ["seeds: must be at most 10000 (got "]),
     ],
 )
-def test_the_command_tells_faults_without_a_traceback(tmp_path: Path, words: list[str], lines: list[str]) -> None:
+def test_the_command_prints_faults_without_a_traceback(tmp_path: Path, words: list[str], lines: list[str]) -> None:
     command = [sys.executable, "-m", "streams.build", *words, "--out", str(tmp_path / "store")]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONWARNINGS": "error"}
     )
     assert done.returncode == 2
-    told = done.stderr.splitlines()
-    assert len(told) == len(lines)
-    assert all(line.startswith(start) for line, start in zip(told, lines, strict=True))
+    printed = done.stderr.splitlines()
+    assert len(printed) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(printed, lines, strict=True))
     assert not (tmp_path / "store").exists()

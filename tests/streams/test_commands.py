@@ -46,16 +46,18 @@ def pairs_store(made_cifar: Path, tmp_path_factory: pytest.TempPathFactory) -> T
     return build(small, [3], tmp_path_factory.mktemp("stores") / "pairs")
 
 
-def test_inspect_tells_and_draws(digits_store: TaskStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_describes_and_draws(
+    digits_store: TaskStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     png = tmp_path / "sheet.png"
     assert inspect.main([str(digits_store.path), "--png", str(png), "--seed", "2", "--tasks", "3"]) == 0
-    said = capsys.readouterr().out
-    assert f"{digits_store.path}: rainbow_digits, hash {digits_store.hash}\n" in said
-    assert '  recipe: {"name":"rainbow_digits","tasks":20,"test":60,"train":200,"validation":60}\n' in said
-    assert "  pools: train 3,800, validation 600, test 600\n" in said
-    assert "seed 1: 20 tasks, 6,400 datapoints\n" in said
+    out = capsys.readouterr().out
+    assert f"{digits_store.path}: rainbow_digits, hash {digits_store.hash}\n" in out
+    assert '  recipe: {"name":"rainbow_digits","tasks":20,"test":60,"train":200,"validation":60}\n' in out
+    assert "  pools: train 3,800, validation 600, test 600\n" in out
+    assert "seed 1: 20 tasks, 6,400 datapoints\n" in out
     labels = digits_store.table(0).label[: 20 * 200]
-    assert f"  train: 200 a task; labels 0: {(labels == 0).mean():.1%}, 1: " in said
+    assert f"  train: 200 a task; labels 0: {(labels == 0).mean():.1%}, 1: " in out
     assert Image.open(png).size == (12 * (84 + 4), 3 * (84 + 4))
 
 
@@ -90,7 +92,7 @@ def test_a_task_with_few_points_is_drawn_without_those_of_the_next(tmp_path: Pat
         np.testing.assert_array_equal(tile[::3, ::3].transpose(2, 0, 1), drawn[task])
 
 
-def test_what_inspect_cannot_draw_or_write_is_one_line(
+def test_a_drawing_that_is_impossible_is_one_line(
     digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -110,12 +112,12 @@ def test_what_inspect_cannot_draw_or_write_is_one_line(
 def test_images_of_five_channels_are_described_and_not_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A recipe of one's own may have any number of channels."""
+    """A recipe of the user may have any number of channels."""
     store = build(Spectra(), [0], tmp_path / "store")
     assert inspect.main([str(store.path)]) == 2
-    told = capsys.readouterr()
-    assert "images: 6 of [5, 2, 2] stored, [5, 2, 2] shown, 1 to a datapoint\n" in told.out
-    assert told.err == f"{store.path}: images must have 1 or 3 channels to be drawn (got 5)\n"
+    captured = capsys.readouterr()
+    assert "images: 6 of [5, 2, 2] stored, [5, 2, 2] shown, 1 to a datapoint\n" in captured.out
+    assert captured.err == f"{store.path}: images must have 1 or 3 channels to be drawn (got 5)\n"
 
 
 def test_notices_are_shown(pairs_store: TaskStore) -> None:
@@ -124,7 +126,7 @@ def test_notices_are_shown(pairs_store: TaskStore) -> None:
     assert "  train: 40 a task; labels 0: 50.0%, 1: 50.0%" in lines
 
 
-def test_inspect_of_no_store_or_seed_is_one_line(
+def test_a_missing_store_or_seed_is_one_line(
     digits_store: TaskStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert inspect.main([str(tmp_path)]) == 2
@@ -137,7 +139,7 @@ def test_verify(digits_store: TaskStore, tmp_path: Path, capsys: pytest.CaptureF
     shutil.copytree(digits_store.path, tmp_path / "store")
     assert verify.main([str(tmp_path / "store")]) == 0
     assert capsys.readouterr().out == (
-        f"{tmp_path / 'store'}: whole; rainbow_digits, 5,000 images, seeds [0, 1, 2], hash {digits_store.hash}\n"
+        f"{tmp_path / 'store'}: intact; rainbow_digits, 5,000 images, seeds [0, 1, 2], hash {digits_store.hash}\n"
     )
     images = tmp_path / "store" / "images.arrow"
     content = bytearray(images.read_bytes())

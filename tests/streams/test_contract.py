@@ -1,4 +1,4 @@
-"""What every registered stream keeps, under every schedule. A new recipe needs one line in `EXAMPLES`."""
+"""The contract of each registered recipe, under each schedule; a new recipe needs one line in `EXAMPLES`."""
 
 import pickle
 from collections.abc import Callable
@@ -32,7 +32,7 @@ EXAMPLES: dict[str, Example] = {
     "image_folder": lambda request: {"data": str(request.getfixturevalue("made_folder")), "size": 8, **SMALL},
     "image_folder_pairs": lambda request: {"data": str(request.getfixturevalue("made_folder")), "size": 8, **SMALL},
 }
-"""Options of a small stream of each recipe, over made data; a recipe that is not named here is built with its defaults."""
+"""Options of a small stream of each recipe over synthetic data; recipes that are not listed use their defaults."""
 
 SCHEDULES = [Sequential(), Gradual(window=10), Markov(hazard=0.1), Recurring(visits=3)]
 SEEDS = [0, 3]
@@ -62,7 +62,7 @@ def test_it_is_a_frozen_dataclass_with_documented_options(recipe: Recipe) -> Non
     assert pickle.loads(pickle.dumps(recipe)) == recipe
 
 
-def test_its_store_is_whole_and_says_what_it_is(recipe: Recipe, store: TaskStore) -> None:
+def test_its_store_is_intact_and_describes_the_recipe(recipe: Recipe, store: TaskStore) -> None:
     store.verify()
     assert store.manifest["recipe"] == recipe.identity()
     assert store.seeds == SEEDS
@@ -78,8 +78,8 @@ def test_building_again_gives_the_same_hash(recipe: Recipe, store: TaskStore, tm
 
 
 @pytest.mark.parametrize("recipe", READS_A_FOLDER, indirect=True)
-def test_the_data_folder_is_left_as_it_was(recipe: Recipe, tmp_path: Path) -> None:
-    """Its folders cannot be written to, and nothing in it has changed after a build."""
+def test_the_data_folder_is_not_changed(recipe: Recipe, tmp_path: Path) -> None:
+    """A build works with read-only folders, and changes nothing in them."""
     data = recipe.data  # type: ignore[attr-defined]
     folders = [path for path in [Path(data), *Path(data).rglob("*")] if path.is_dir()]
     before = {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in Path(data).rglob("*")}
@@ -99,7 +99,7 @@ def test_seeds_differ(store: TaskStore) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
-def test_a_stream_reads_the_same_however_it_is_cut(store: TaskStore, schedule: Schedule) -> None:
+def test_a_stream_does_not_depend_on_the_size_of_reads(store: TaskStore, schedule: Schedule) -> None:
     stream = Stream(store, SEEDS[0], schedule)
     whole = stream.read(0, stream.length)
     parts = [stream.read(start, 7) for start in range(0, stream.length, 7)]
@@ -112,7 +112,7 @@ def test_a_stream_reads_the_same_however_it_is_cut(store: TaskStore, schedule: S
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
-def test_any_read_is_that_part_of_the_whole(store: TaskStore, data: st.DataObject) -> None:
+def test_any_read_is_a_slice_of_the_stream(store: TaskStore, data: st.DataObject) -> None:
     stream = Stream(store, data.draw(st.sampled_from(SEEDS)), data.draw(st.sampled_from(SCHEDULES)))
     start = data.draw(st.integers(0, stream.length))
     count = data.draw(st.integers(0, stream.length + 5))
@@ -123,7 +123,7 @@ def test_any_read_is_that_part_of_the_whole(store: TaskStore, data: st.DataObjec
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
-def test_shapes_kinds_and_ranges(store: TaskStore, schedule: Schedule) -> None:
+def test_shapes_types_and_ranges(store: TaskStore, schedule: Schedule) -> None:
     stream = Stream(store, SEEDS[1], schedule)
     points = stream.read(0, stream.length)
     assert points.image_ids.shape == (stream.length, store.images_per_datapoint)
@@ -140,7 +140,7 @@ def test_shapes_kinds_and_ranges(store: TaskStore, schedule: Schedule) -> None:
     assert 0 <= drawn.min() <= drawn.max() <= 1
 
 
-def test_no_image_that_is_held_out_is_trained_on_by_any_task(store: TaskStore) -> None:
+def test_no_task_trains_on_a_held_out_image(store: TaskStore) -> None:
     for seed in SEEDS:
         stream = Stream(store, seed)
         trained = set((stream.read(0, stream.length).image_ids % store.count).ravel().tolist())
@@ -149,7 +149,7 @@ def test_no_image_that_is_held_out_is_trained_on_by_any_task(store: TaskStore) -
                 assert not trained & set((stream.held_out(task, split).image_ids % store.count).ravel().tolist())
 
 
-def test_test_images_are_never_used_by_any_seed_before_the_report(store: TaskStore) -> None:
+def test_no_seed_trains_or_validates_on_a_test_image(store: TaskStore) -> None:
     tables = [store.table(seed) for seed in SEEDS]
     tested, seen = (
         {image for table in tables for image in (table.image_ids[mask(table.split)] % store.count).ravel().tolist()}
@@ -180,7 +180,7 @@ def test_a_label_is_the_class_or_whether_classes_are_equal(store: TaskStore) -> 
                     assert abs(share - 0.5) <= 0.02
 
 
-def test_more_seeds_leave_the_store_as_it_is(recipe: Recipe, store: TaskStore, tmp_path: Path) -> None:
+def test_adding_seeds_does_not_change_the_store(recipe: Recipe, store: TaskStore, tmp_path: Path) -> None:
     small = build(recipe, [0], tmp_path / "store")
     before = {path.name: path.read_bytes() for path in small.path.iterdir() if path.is_file()}
     grown = build(recipe, [0, 3], tmp_path / "store")

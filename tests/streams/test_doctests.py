@@ -1,4 +1,4 @@
-"""The examples in the docstrings of `streams` are right."""
+"""The examples in the docstrings of `streams` run."""
 
 import doctest
 import importlib

@@ -1,4 +1,4 @@
-"""Folders of images: what counts as a class, how images are cut and resized, and what bad files do."""
+"""Folders of images: classes, cropping and resizing, bad files."""
 
 import shutil
 import zipfile
@@ -72,7 +72,7 @@ def test_pairs_and_deeper_folders(copy: Path, tmp_path: Path) -> None:
     assert table.label.mean() == 0.5
 
 
-def test_other_files_are_passed_over_and_counted(copy: Path) -> None:
+def test_other_files_are_left_out_and_counted(copy: Path) -> None:
     (copy / "class 00" / "Thumbs.db").write_bytes(b"x")
     (copy / "class 00" / ".hidden.png").write_bytes(b"x")
     (copy / "loose.png").write_bytes(b"x")  # in no class folder
@@ -91,10 +91,10 @@ def test_links_to_folders_are_followed_once(copy: Path, tmp_path: Path) -> None:
     (copy / "class 02" / "loop").symlink_to("..")
     (copy / "class 03" / "above").symlink_to(tmp_path)
     (copy / "class 11").symlink_to("class 04")
-    rule = "a folder must be met once, or its images would be there several times"
-    for asked in (ImageFolder(data=str(copy), size=8).collect, ImageFolder(data=str(copy), size=8).fingerprint):
+    rule = "a folder must be visited once, or its images would occur several times"
+    for method in (ImageFolder(data=str(copy), size=8).collect, ImageFolder(data=str(copy), size=8).fingerprint):
         with pytest.raises(SourceError) as caught:
-            asked()
+            method()
         assert sorted(caught.value.faults) == [
             f"{copy / 'class 02' / 'loop'}: {rule} (got it is {copy} again); remove the link",
             f"{copy / 'class 03' / 'above'}: {rule} (got it is {tmp_path} again); remove the link",
@@ -102,7 +102,7 @@ def test_links_to_folders_are_followed_once(copy: Path, tmp_path: Path) -> None:
         ]
 
 
-def test_every_bad_image_is_named_before_anything_is_written(copy: Path, tmp_path: Path) -> None:
+def test_each_bad_image_is_reported_before_anything_is_written(copy: Path, tmp_path: Path) -> None:
     empty, cut, text = (copy / name for name in ("class 00/00.png", "class 05/03.png", "class 10/11.png"))
     empty.write_bytes(b"")
     cut.write_bytes(cut.read_bytes()[:-4])
@@ -110,14 +110,14 @@ def test_every_bad_image_is_named_before_anything_is_written(copy: Path, tmp_pat
     with pytest.raises(SourceError) as caught:
         build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
     assert caught.value.faults == (
-        f"{empty}: is no whole image (got 0 bytes)",
-        f"{cut}: is no whole image (got OSError: the end of the file is missing)",
-        f"{text}: is no whole image (got not an image format that Pillow knows)",
+        f"{empty}: is not a complete image (got 0 bytes)",
+        f"{cut}: is not a complete image (got OSError: the end of the file is missing)",
+        f"{text}: is not a complete image (got not an image format that Pillow knows)",
     )
     assert not (tmp_path / "store").exists()
 
 
-def test_skip_bad_leaves_them_out_and_records_which(
+def test_skip_bad_leaves_bad_images_out_and_records_them(
     copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (copy / "class 00" / "00.png").write_bytes(b"")
@@ -125,7 +125,7 @@ def test_skip_bad_leaves_them_out_and_records_which(
     out = tmp_path / "store"
     words = ["image_folder", "--data", str(copy), "--out", str(out), "--seeds", "1", "size=8", "tasks=2"]
     assert main(words) == 2
-    assert len([line for line in capsys.readouterr().err.splitlines() if "is no whole image" in line]) == 2
+    assert len([line for line in capsys.readouterr().err.splitlines() if "is not a complete image" in line]) == 2
     assert main([*words, "--skip-bad"]) == 0
     store = TaskStore.open(out, verify=True)
     assert store.count == 130
@@ -135,7 +135,7 @@ def test_skip_bad_leaves_them_out_and_records_which(
 
 
 @pytest.mark.parametrize(("kind", "least"), [(ImageFolder, 3), (ImageFolderPairs, 6)])
-def test_classes_with_too_few_images_are_all_named(copy: Path, kind: type, least: int) -> None:
+def test_each_class_with_too_few_images_is_reported(copy: Path, kind: type, least: int) -> None:
     for number in (2, 7):
         for image in range(1, 12):
             (copy / f"class {number:02d}" / f"{image:02d}.png").unlink()
@@ -143,12 +143,12 @@ def test_classes_with_too_few_images_are_all_named(copy: Path, kind: type, least
         kind(data=str(copy), size=8).collect()
     assert caught.value.faults == tuple(
         f"class class {number:02d}: must have at least {least} images, {least // 3} to train, validate and test each "
-        "(got 1); bring more images or leave the class out"
+        "(got 1); add images or leave the class out"
         for number in (2, 7)
     )
 
 
-def test_shares_that_leave_nothing_of_a_class_are_named(copy: Path) -> None:
+def test_shares_that_leave_no_training_images_are_reported(copy: Path) -> None:
     for number in range(11):
         for image in range(10, 12):
             (copy / f"class {number:02d}" / f"{image:02d}.png").unlink()
@@ -168,20 +168,20 @@ def test_fewer_classes_than_a_task_needs(copy: Path, tmp_path: Path) -> None:
         build(ImageFolderPairs(data=str(copy), **SMALL), [0], tmp_path / "store")
     assert str(caught.value) == (
         "image_folder_pairs: tasks of 5 classes that keep 2 need at least 8 classes (got 4); "
-        "bring more classes, lower classes_per_task, or raise keep"
+        "add classes, lower classes_per_task, or raise keep"
     )
     few = {**SMALL, "classes_per_task": 3}
     assert build(ImageFolderPairs(data=str(copy), **few), [0], tmp_path / "store").table(0).label.mean() == 0.5
 
 
-def test_class_folders_named_like_numbers_or_truths_are_names(made_folder: Path, tmp_path: Path) -> None:
+def test_class_folders_named_like_numbers_or_booleans_are_text(made_folder: Path, tmp_path: Path) -> None:
     for name, origin in (("1.5", 0), ("2.0", 1), ("True", 2), ("10", 3), ("False", 4), ("9", 5)):
         shutil.copytree(made_folder / f"class {origin:02d}", tmp_path / "images" / name)
     collected = ImageFolder(data=str(tmp_path / "images"), size=8).collect()
     assert collected.images.class_names == ("1.5", "10", "2.0", "9", "False", "True")
 
 
-def test_folders_that_hold_nothing(tmp_path: Path) -> None:
+def test_folders_without_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="data: must hold folders with images"):
         ImageFolder(data=str(tmp_path)).collect()
     with pytest.raises(SourceError, match="data: must be a folder that exists"):
@@ -198,7 +198,7 @@ def test_the_middle_square_is_resized(tmp_path: Path) -> None:
     assert (decoded.pixels == np.array([0, 200, 0]).reshape(1, 3, 1, 1)).all()
 
 
-def test_a_crop_takes_so_many_pixels_of_the_middle(tmp_path: Path) -> None:
+def test_a_crop_keeps_a_square_in_the_middle(tmp_path: Path) -> None:
     pixels = np.zeros((30, 30), dtype=np.uint8)
     pixels[10:20, 10:20] = 250
     save(tmp_path / "grey.png", pixels)
@@ -207,7 +207,7 @@ def test_a_crop_takes_so_many_pixels_of_the_middle(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole, pixels)
 
 
-def test_every_usual_kind_of_pixels_is_read(tmp_path: Path) -> None:
+def test_all_usual_pixel_modes_are_read(tmp_path: Path) -> None:
     grey = np.full((8, 8), 100, dtype=np.uint8)
     image = Image.fromarray(grey)
     for mode in ("L", "LA", "P", "RGB", "RGBA", "CMYK"):
@@ -220,7 +220,7 @@ def test_every_usual_kind_of_pixels_is_read(tmp_path: Path) -> None:
     assert (decoded.pixels[6] == 255).all()
 
 
-def test_turned_photographs_stand_upright(tmp_path: Path) -> None:
+def test_rotated_photographs_are_upright(tmp_path: Path) -> None:
     pixels = np.zeros((8, 8, 3), dtype=np.uint8)
     pixels[:4] = 255
     exif = Image.Exif()
@@ -230,14 +230,14 @@ def test_turned_photographs_stand_upright(tmp_path: Path) -> None:
     np.testing.assert_array_equal(upright, np.rot90(pixels[:, :, 0], -1))
 
 
-def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
+def test_16_bit_images_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "deep.png", np.full((8, 8), 40_000, dtype=np.uint16))
     (line,) = decode(tmp_path, ["deep.png"], 4, 1).bad.values()
     assert "pixels have more than 8 bits; convert the image" in line
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
-def test_any_cut_of_any_format_is_noticed(tmp_path: Path, form: str) -> None:
+def test_a_cut_file_of_any_format_is_detected(tmp_path: Path, form: str) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
     save(tmp_path / "whole", pixels, format=form)
     content = (tmp_path / "whole").read_bytes()
@@ -248,7 +248,7 @@ def test_any_cut_of_any_format_is_noticed(tmp_path: Path, form: str) -> None:
     assert sorted(decoded.bad) == list(range(1, len(cuts) + 1))
 
 
-def test_the_digest_tells_names_and_contents_apart(made_folder: Path) -> None:
+def test_the_digest_depends_on_names_and_contents(made_folder: Path) -> None:
     names = ["class 00/00.png", "class 00/01.png"]
     first = decode(made_folder, names, 4, 3).digest
     assert first == decode(made_folder, names, 8, 1).digest

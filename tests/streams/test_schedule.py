@@ -1,4 +1,4 @@
-"""Schedules: the mixing share at every position, the distribution of run lengths, and what comes back when."""
+"""Schedules: the mixing probability at each position, the distribution of run lengths, the order of visits."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def tasks_of(schedule: Schedule, sizes: np.ndarray, seed: int) -> np.ndarray:
     return np.repeat(np.arange(len(sizes)), sizes)[schedule.rows(sizes, seed)]
 
 
-def test_gradual_has_the_promised_share_at_every_position() -> None:
+def test_gradual_has_the_documented_probability_at_each_position() -> None:
     shown = np.array([tasks_of(Gradual(window=20), SIZES, seed) for seed in range(2_000)])
     ramp = (np.arange(20) + 0.5) / 20
     for later, boundary in ((1, 40), (2, 100)):
@@ -32,7 +32,7 @@ def test_gradual_has_the_promised_share_at_every_position() -> None:
     )
 
 
-def test_gradual_positions_vary_on_their_own() -> None:
+def test_gradual_positions_are_independent() -> None:
     """Only the two positions that exchange their points depend on each other."""
     shown = np.array([tasks_of(Gradual(window=20), SIZES, seed)[30:50] for seed in range(2_000)])
     correlation = np.corrcoef(shown.T)
@@ -41,7 +41,7 @@ def test_gradual_positions_vary_on_their_own() -> None:
     np.testing.assert_allclose(correlation[mirrored], -1)
 
 
-def test_gradual_over_whole_tasks_and_the_smallest_window() -> None:
+def test_gradual_with_the_largest_and_the_smallest_window() -> None:
     assert sorted(Gradual(window=40).rows(SIZES, 0).tolist()) == list(range(150))
     moved = np.flatnonzero(Gradual(window=3).rows(SIZES, 5) != np.arange(150))
     assert set(moved) <= {39, 40, 99, 100}  # an odd window counts as one less
@@ -52,7 +52,7 @@ def test_gradual_over_whole_tasks_and_the_smallest_window() -> None:
     )
 
 
-def test_gradual_evaluates_where_the_mixing_passes_one_half() -> None:
+def test_gradual_evaluates_in_the_middle_of_the_window() -> None:
     assert Gradual(window=20).ends(SIZES, 0) == [(40, 0), (100, 1), (150, 2)]
 
 
@@ -71,7 +71,7 @@ def test_markov_run_lengths_are_geometric() -> None:
         assert abs((lengths <= length).mean() - expected) < 0.01
 
 
-def test_markov_changes_to_every_other_task_alike() -> None:
+def test_markov_changes_to_each_other_task_equally_often() -> None:
     task = tasks_of(Markov(hazard=1.0), np.full(5, 20_000), 3)
     assert (task[1:] != task[:-1]).all()
     moves = np.bincount((task[1:] - task[:-1]) % 5, minlength=5)
@@ -79,7 +79,7 @@ def test_markov_changes_to_every_other_task_alike() -> None:
     np.testing.assert_allclose(moves[1:] / (len(task) - 1), 0.25, atol=0.01)
 
 
-def test_markov_goes_on_where_a_task_was_left_and_round() -> None:
+def test_markov_resumes_a_task_and_restarts_it_after_its_last_point() -> None:
     sizes = np.array([5, 7, 6])
     rows = Markov(hazard=0.4).rows(sizes, 1)
     task = np.repeat([0, 1, 2], sizes)[rows]
@@ -102,7 +102,7 @@ def test_markov_of_one_task_never_changes() -> None:
     assert Markov(hazard=1.0).ends(np.array([6]), 0) == [(6, 0)]
 
 
-def test_recurring_tasks_come_back_with_other_points() -> None:
+def test_recurring_tasks_return_with_other_points() -> None:
     assert tasks_of(Recurring(visits=2), np.array([4, 5]), 0).tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 1]
     assert Recurring(visits=2).ends(np.array([4, 5]), 0) == [(2, 0), (4, 1), (6, 0), (9, 1)]
     np.testing.assert_array_equal(Recurring(visits=1).rows(SIZES, 0), Sequential().rows(SIZES, 0))
@@ -126,7 +126,7 @@ def schedule_and_sizes(draw: st.DrawFn) -> tuple[Schedule, np.ndarray]:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedule_and_sizes(), st.integers(0, 2**31))
-def test_every_schedule_is_pure_and_whole(chosen: tuple[Schedule, np.ndarray], seed: int) -> None:
+def test_each_schedule_is_pure_and_complete(chosen: tuple[Schedule, np.ndarray], seed: int) -> None:
     schedule, sizes = chosen
     rows = schedule.rows(sizes, seed)
     np.testing.assert_array_equal(rows, schedule.rows(sizes.copy(), seed))

@@ -1,4 +1,4 @@
-"""Reading a stream: pure, whole, and cut where it ends."""
+"""Reading a stream: purity, order, and the end of the stream."""
 
 import pickle
 
@@ -31,13 +31,13 @@ def test_reading_is_pure(digits_store: TaskStore) -> None:
     np.testing.assert_array_equal(again.image_ids, whole.image_ids)
 
 
-def test_what_was_read_belongs_to_the_reader(digits_store: TaskStore) -> None:
+def test_a_read_may_be_changed_by_its_caller(digits_store: TaskStore) -> None:
     stream = Stream(digits_store, 0)
     stream.read(0, 10).image_ids[:] = -1
     assert stream.read(0, 10).image_ids.min() >= 0
 
 
-def test_the_end_is_cut_and_beyond_it_is_an_error(digits_store: TaskStore) -> None:
+def test_a_read_stops_at_the_end_and_fails_beyond_it(digits_store: TaskStore) -> None:
     stream = Stream(digits_store, 0)
     assert len(stream.read(3_995, 10)) == 5
     assert len(stream.read(4_000, 10)) == 0
@@ -46,7 +46,7 @@ def test_the_end_is_cut_and_beyond_it_is_an_error(digits_store: TaskStore) -> No
             stream.read(start, count)
 
 
-def test_held_out_points_are_the_tasks_own(digits_store: TaskStore) -> None:
+def test_held_out_points_belong_to_the_task(digits_store: TaskStore) -> None:
     stream = Stream(digits_store, 1)
     for split in ("validation", "test"):
         for task in (0, 19):
@@ -59,7 +59,7 @@ def test_held_out_points_are_the_tasks_own(digits_store: TaskStore) -> None:
 
 
 @pytest.mark.parametrize(("task", "split"), [(-1, "test"), (20, "test"), (0, "train"), (0, "all")])
-def test_no_such_held_out_set(digits_store: TaskStore, task: int, split: str) -> None:
+def test_a_held_out_set_that_does_not_exist_is_an_error(digits_store: TaskStore, task: int, split: str) -> None:
     with pytest.raises(ValueError, match=f"but got task={task}, split='{split}'"):
         Stream(digits_store, 0).held_out(task, split)
 

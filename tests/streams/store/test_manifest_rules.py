@@ -1,4 +1,4 @@
-"""What values a store's manifests may hold: those of a good store, each changed in one place."""
+"""Rules for the values in manifests: those of a valid store, changed one at a time."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def look(**changed: Any) -> dict[str, Any]:
 LOOK = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, 180 or 270)"
 
 
-def test_good_manifests_have_no_fault() -> None:
+def test_valid_manifests_have_no_fault() -> None:
     assert set(good()) == set(STORE_KEYS)
     assert store_faults(WHERE, good()) == []
     assert store_faults(WHERE, {**good(), **viewed([1, 4, 4], look(), look(scale=0.5))}) == []
@@ -74,7 +74,7 @@ def test_good_manifests_have_no_fault() -> None:
             {"image": {"count": 8, "stored_shape": [1, 2**16, 2**16], "shape": [1, 2**16, 2**16]}},
             "image.stored_shape: an image must have less than 2**31 bytes (got [1,65536,65536])",
         ),
-        ({**viewed([1, 4, 4], look()), "views": []}, "views: must be null or a list of at least one look (got [])"),
+        ({**viewed([1, 4, 4], look()), "views": []}, "views: must be null or a list of at least one view (got [])"),
         (viewed([1, 4, 4], look(), look(background=[1, 2])), f"views[1]: {LOOK} "),
         (viewed([1, 4, 4], look(background="abc")), f"views[0]: {LOOK} "),
         (viewed([1, 4, 4], look(background=[0, 0, 256])), f"views[0]: {LOOK} "),
@@ -87,10 +87,10 @@ def test_good_manifests_have_no_fault() -> None:
         (viewed([1, 4, 8], look()), "views: a quarter turn needs square images, but got 4x8"),
     ],
 )
-def test_each_value_that_is_wrong_is_one_line(changed: dict[str, Any], rule: str) -> None:
+def test_each_invalid_value_is_one_line(changed: dict[str, Any], rule: str) -> None:
     (line,) = store_faults(WHERE, {**good(), **changed})
     assert line.startswith(f"{WHERE}: {rule}")
-    assert line.endswith("; write the manifest anew")
+    assert line.endswith("; write the manifest again")
 
 
 def test_image_ids_must_fit_into_int32() -> None:
@@ -100,7 +100,7 @@ def test_image_ids_must_fit_into_int32() -> None:
     assert "views * image.count must be below 2**31 (got 2147483648)" in line
 
 
-def test_several_faults_are_told_at_once() -> None:
+def test_several_faults_are_reported_together() -> None:
     changed = {"classes": 0, "class_names": None, "image": {"count": 0}}
     assert [line.split(": ")[1] for line in store_faults(WHERE, {**good(), **changed})] == [
         "class_names", "classes", "image.count", "image.stored_shape",
@@ -122,16 +122,16 @@ SEED = {
     ("changed", "rule"),
     [
         ({}, None),
-        ({"store": "abd"}, 'store: must be the hash of the store it lies in, abc (got "abd"); build this seed anew'),
-        ({"seed": 0}, "seed: must be 3, as the folder's name says (got 0); build this seed anew"),
-        ({"seed": 3.0}, "seed: must be 3, as the folder's name says (got 3.0); build this seed anew"),
-        ({"rows": "8"}, 'rows: must be a whole number of at least 1 (got "8"); write the manifest anew'),
-        ({"tasks": []}, "tasks: must be a list with a mapping for each task (got []); write the manifest anew"),
-        ({"tasks": [4]}, "tasks: must be a list with a mapping for each task (got [4]); write the manifest anew"),
-        ({"files": {}}, "files: must name datapoints.arrow (got []); write the manifest anew"),
+        ({"store": "abd"}, 'store: must be the hash of the store it lies in, abc (got "abd"); build this seed again'),
+        ({"seed": 0}, "seed: must be 3, as the folder's name says (got 0); build this seed again"),
+        ({"seed": 3.0}, "seed: must be 3, as the folder's name says (got 3.0); build this seed again"),
+        ({"rows": "8"}, 'rows: must be a whole number of at least 1 (got "8"); write the manifest again'),
+        ({"tasks": []}, "tasks: must be a list with a mapping for each task (got []); write the manifest again"),
+        ({"tasks": [4]}, "tasks: must be a list with a mapping for each task (got [4]); write the manifest again"),
+        ({"files": {}}, "files: must name datapoints.arrow (got []); write the manifest again"),
     ],
 )
-def test_a_seeds_manifest(changed: dict[str, Any], rule: str | None) -> None:
+def test_rules_of_a_seeds_manifest(changed: dict[str, Any], rule: str | None) -> None:
     assert set(SEED) == set(SEED_KEYS)
-    wanted = [] if rule is None else [f"{WHERE}: {rule}"]
-    assert seed_faults(WHERE, {**SEED, **changed}, 3, "abc") == wanted
+    expected = [] if rule is None else [f"{WHERE}: {rule}"]
+    assert seed_faults(WHERE, {**SEED, **changed}, 3, "abc") == expected

@@ -1,4 +1,4 @@
-"""Files of a store's tables: one record batch of the right columns, without nulls, as it was written."""
+"""Table files: one record batch with the columns of the schema, without nulls."""
 
 from pathlib import Path
 from typing import Any
@@ -43,15 +43,15 @@ def fault_of(path: Path, schema: pa.Schema = SCHEMA) -> str:
     return line.removeprefix(f"{path}: ")
 
 
-def test_what_is_no_such_table_is_one_line(tmp_path: Path) -> None:
+def test_an_invalid_table_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "t.arrow", batch(), batch())
-    assert fault_of(path) == "must be one record batch (got 2); build it anew"
+    assert fault_of(path) == "must be one record batch (got 2); build it again"
     write(path, batch(label=[1, None]))
-    assert fault_of(path) == "must have no nulls (got label); build it anew"
+    assert fault_of(path) == "must have no nulls (got label); build it again"
     write(path, batch(pa.schema([*list(SCHEMA)[:3], pa.field("label", pa.int32())])))
     columns = "task int32 not null, split uint8 not null, image_ids fixed_size_list<item: int32 not null>[2] not null, "
     assert fault_of(path) == (
-        f"must have the columns {columns}label int32 not null (got {columns}label int32); build it anew"
+        f"must have the columns {columns}label int32 not null (got {columns}label int32); build it again"
     )
     assert fault_of(path, image_schema(4)).startswith(
         "must have the columns pixels fixed_size_binary[4] not null, class int32 not null, split uint8 not null (got "

@@ -1,4 +1,4 @@
-"""The store: what is noticed when it is opened, what when it is verified, and how it travels between processes."""
+"""The task store: what opening and verifying detect, and pickling."""
 
 import json
 import pickle
@@ -40,7 +40,7 @@ def written(files: dict[str, bytes], folder: Path) -> Path:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_any_change_of_any_byte_is_noticed_by_verify(small: dict[str, bytes], data: st.DataObject) -> None:
+def test_verify_detects_any_changed_byte(small: dict[str, bytes], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(small)))
     content = bytearray(small[name])
     position = data.draw(st.integers(0, len(content) - 1))
@@ -54,7 +54,7 @@ def test_any_change_of_any_byte_is_noticed_by_verify(small: dict[str, bytes], da
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_any_truncation_is_noticed_when_the_store_is_opened(small: dict[str, bytes], data: st.DataObject) -> None:
+def test_opening_detects_any_truncation(small: dict[str, bytes], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(small)))
     whole = small[name]
     least = 2 if name.endswith(".json") else 1  # a manifest without its last line feed reads the same
@@ -65,7 +65,7 @@ def test_any_truncation_is_noticed_when_the_store_is_opened(small: dict[str, byt
             TaskStore.open(folder)
 
 
-def test_the_small_store_is_whole(small: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_small_store_is_intact(small: dict[str, bytes], tmp_path: Path) -> None:
     assert sorted(small) == [
         "images.arrow",
         "manifest.json",
@@ -94,7 +94,7 @@ FILES = ["manifest.json", "images.arrow", "seed-1/manifest.json", "seed-1/datapo
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("place", [0.0, 0.1, 0.5, 0.9, 1.0])
-def test_verify_notices_any_flipped_byte(copy: Path, name: str, place: float) -> None:
+def test_verify_detects_a_flipped_byte(copy: Path, name: str, place: float) -> None:
     size = (copy / name).stat().st_size
     flip(copy / name, min(size - 1, int(place * size)))
     with pytest.raises(StoreError) as caught:
@@ -102,14 +102,14 @@ def test_verify_notices_any_flipped_byte(copy: Path, name: str, place: float) ->
     assert any(str(copy / name) in line or "seed-1" in line for line in caught.value.faults)
 
 
-def test_verify_notices_changed_white_space_in_a_manifest(copy: Path) -> None:
+def test_verify_detects_changed_white_space_in_a_manifest(copy: Path) -> None:
     path = copy / "manifest.json"
     path.write_text(path.read_text().replace(",\n", ",  \n", 1))
     with pytest.raises(StoreError, match="form in which it was written"):
         TaskStore.open(copy, verify=True)
 
 
-def test_verify_tells_every_fault_at_once(copy: Path) -> None:
+def test_verify_reports_all_faults(copy: Path) -> None:
     flip(copy / "images.arrow", 4_000)
     flip(copy / "seed-0" / "datapoints.arrow", 4_000)
     with pytest.raises(StoreError) as caught:
@@ -118,7 +118,7 @@ def test_verify_tells_every_fault_at_once(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["images.arrow", "manifest.json"])
-def test_truncation_is_noticed_when_the_store_is_opened(copy: Path, name: str) -> None:
+def test_opening_detects_a_truncated_file(copy: Path, name: str) -> None:
     path = copy / name
     path.write_bytes(path.read_bytes()[:-1])
     if name == "manifest.json":  # only the last line feed is gone
@@ -127,20 +127,20 @@ def test_truncation_is_noticed_when_the_store_is_opened(copy: Path, name: str) -
         TaskStore.open(copy)
 
 
-def test_truncation_of_seeds_is_noticed_when_the_store_is_opened(copy: Path) -> None:
+def test_opening_detects_truncated_seeds(copy: Path) -> None:
     lines = []
     for seed in (0, 2):
         path = copy / f"seed-{seed}" / "datapoints.arrow"
         size = path.stat().st_size
         path.write_bytes(path.read_bytes()[: size // 2])
-        remedy = "it was cut or changed: copy or build the store anew"
+        remedy = "it was cut or changed: copy or build the store again"
         lines.append(f"{path}: must have {size} bytes (got {size // 2}); {remedy}")
     with pytest.raises(StoreError) as caught:
         TaskStore.open(copy)
     assert caught.value.faults == tuple(lines)
 
 
-def test_a_changed_manifest_is_noticed_when_the_store_is_opened(copy: Path) -> None:
+def test_opening_detects_a_changed_manifest(copy: Path) -> None:
     path = copy / "manifest.json"
     content = json.loads(path.read_text())
     content["classes"] = 11
@@ -158,19 +158,19 @@ def test_a_newer_version_is_refused_in_one_line(copy: Path) -> None:
         TaskStore.open(copy)
     assert str(caught.value) == (
         f"{path}: format_version: this package reads versions up to 1 (got 2); "
-        "update foml-orchestrator or build the store anew"
+        "update foml-orchestrator or build the store again"
     )
 
 
-def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         TaskStore.open(tmp_path / "nowhere")
-    assert str(caught.value) == f"{tmp_path / 'nowhere'}: is not there; build it with python -m streams.build"
-    with pytest.raises(StoreError, match=r"holds no manifest\.json"):
+    assert str(caught.value) == f"{tmp_path / 'nowhere'}: does not exist; build it with python -m streams.build"
+    with pytest.raises(StoreError, match=r"is not a task store: it holds no manifest\.json"):
         TaskStore.open(tmp_path)
 
 
-def test_a_missing_file_and_a_foreign_seed_are_noticed(copy: Path, mnist_store: TaskStore) -> None:
+def test_a_missing_file_and_a_foreign_seed_are_refused(copy: Path, mnist_store: TaskStore) -> None:
     shutil.rmtree(copy / "seed-0")
     shutil.copytree(mnist_store.path / "seed-0", copy / "seed-0")
     with pytest.raises(StoreError, match="store: must be the hash of the store it lies in"):
@@ -180,23 +180,23 @@ def test_a_missing_file_and_a_foreign_seed_are_noticed(copy: Path, mnist_store: 
         TaskStore.open(copy)
 
 
-def test_a_copied_seed_is_no_other_seed(copy: Path) -> None:
+def test_a_copied_seed_folder_is_refused(copy: Path) -> None:
     shutil.copytree(copy / "seed-0", copy / "seed-7")
     for verify in (False, True):
         with pytest.raises(StoreError) as caught:
             TaskStore.open(copy, verify=verify)
         assert caught.value.faults == (
             f"{copy / 'seed-7' / 'manifest.json'}: seed: must be 7, as the folder's name says (got 0); "
-            "build this seed anew",
+            "build this seed again",
         )
 
 
-def test_a_folder_with_another_name_is_no_seed(copy: Path) -> None:
+def test_a_folder_with_another_name_is_not_a_seed(copy: Path) -> None:
     shutil.copytree(copy / "seed-0", copy / "seed-00")
     assert TaskStore.open(copy, verify=True).seeds == [0, 1, 2]
 
 
-def test_a_seed_that_is_not_there_is_named_with_those_that_are(digits_store: TaskStore) -> None:
+def test_a_missing_seed_is_reported_with_the_existing_ones(digits_store: TaskStore) -> None:
     with pytest.raises(StoreError) as caught:
         Stream(digits_store, 7)
     assert str(caught.value) == (
@@ -223,11 +223,11 @@ def test_a_store_pickles_as_path_and_hash(digits_store: TaskStore) -> None:
     np.testing.assert_array_equal(loaded.pixels[17], digits_store.pixels[17])
 
 
-def test_a_pickled_store_refuses_another_one_in_its_place(copy: Path) -> None:
+def test_a_pickled_store_refuses_another_store_at_its_path(copy: Path) -> None:
     pickled = pickle.dumps(TaskStore.open(copy))
     shutil.rmtree(copy)
     build(RainbowDigits(tasks=2), [0], copy)
-    with pytest.raises(StoreError, match="another store took its place"):
+    with pytest.raises(StoreError, match="the store was replaced"):
         pickle.loads(pickled)
 
 
@@ -235,7 +235,7 @@ def read_some(stream: Stream, start: int) -> list[int]:
     return stream.read(start, 5).image_ids[:, 0].tolist()
 
 
-def test_a_stream_travels_to_another_process(digits_store: TaskStore) -> None:
+def test_a_stream_can_be_sent_to_another_process(digits_store: TaskStore) -> None:
     stream = Stream(digits_store, 1)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # unlike a Pool, it fails when its child does
         assert pool.submit(read_some, stream, 123).result() == read_some(stream, 123)

@@ -1,4 +1,4 @@
-"""The examples of docs/task-store.md run, where the package that they show is installed."""
+"""The examples of docs/task-store.md run, if their package is installed."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def test_a_store_written_by_hand_is_read(tmp_path: Path) -> None:
 
 
 def written(out: Path, *changes: tuple[str, str]) -> Path:
-    """The store that the page's writer writes after these changes of its text: its hashes are right, whatever it says."""
+    """The store that the page's writer writes after these changes of its text, with matching hashes."""
     (block,) = (block for block in BLOCKS if "def write_manifest" in block)
     for old, new in changes:
         assert old in block
@@ -117,7 +117,7 @@ COUNTS = '[{"train": 4, "validation": 2, "test": 2}]'
         ([("    files,\n", "    {},\n")], STORE, "files: must name images.arrow (got [])"),
     ],
 )
-def test_what_is_no_store_is_told_whatever_its_hashes(
+def test_an_invalid_store_is_reported_even_with_matching_hashes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: list[tuple[str, str]], name: str, rule: str
 ) -> None:
     out = written(tmp_path / "store", *changes)
@@ -133,7 +133,7 @@ def test_ranges_are_checked_when_a_seed_is_opened(tmp_path: Path, changes: list[
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where in a JSON document values stand, the document itself left out."""
+    """The paths of the values in a JSON document, without the document itself."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, inner in items for place in [(*at, key), *places(inner, (*at, key))]]
 
@@ -149,8 +149,8 @@ def manifest_with_hash(folder: Path, manifest: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("part", ["", "seed-0"])
-def test_no_value_in_a_manifest_ends_in_a_traceback(tmp_path: Path, part: str) -> None:
-    """Each value of both manifests is replaced by each of `VALUES`, and what is not refused is looked at, read and drawn."""
+def test_no_value_in_a_manifest_causes_a_traceback(tmp_path: Path, part: str) -> None:
+    """Each value of both manifests is replaced by each of `VALUES`; a store that opens is described, read and drawn."""
     looks = [{"background": [0, 9, 255], "scale": scale, "rotation": 90} for scale in (1.0, 0.5)]
     changes = ('"shape": [1, 4, 4]', '"shape": [3, 4, 4]'), ('"views": None', f'"views": {looks}')
     out = written(tmp_path / "store", *changes)
@@ -188,11 +188,11 @@ def test_a_column_with_nulls_is_refused(tmp_path: Path) -> None:
     assert verify.main([str(out)]) == 2
     with pytest.raises(StoreError) as caught:
         TaskStore.open(out).table(0)
-    assert str(caught.value) == f"{out / DATAPOINTS}: must have no nulls (got label); build it anew"
+    assert str(caught.value) == f"{out / DATAPOINTS}: must have no nulls (got label); build it again"
 
 
-def test_a_file_of_the_users_own_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_file_of_the_user_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = (block for block in BLOCKS if "class Stripes" in block)
-    (tmp_path / "mine.py").write_text(block.partition("store = build(")[0])
+    (tmp_path / "stripes.py").write_text(block.partition("store = build(")[0])
     monkeypatch.setattr(streams, "__path__", [*streams.__path__, str(tmp_path)])
     assert recipes()["stripes"](tasks=2).identity() == {"name": "stripes", "tasks": 2}

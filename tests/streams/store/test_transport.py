@@ -1,4 +1,4 @@
-"""Stores at an address: brought once, checked, completed."""
+"""Stores at an address: copied once, checked, extended by seeds."""
 
 import os
 import shutil
@@ -24,32 +24,32 @@ def remote(digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return tmp_path / "remote" / "store"
 
 
-def test_a_local_folder_stays_where_it_is(digits_store: TaskStore, tmp_path: Path) -> None:
+def test_a_local_folder_is_not_copied(digits_store: TaskStore, tmp_path: Path) -> None:
     assert localise(digits_store.path) == digits_store.path
     assert localise(str(tmp_path)) == tmp_path
 
 
 def test_an_address_is_copied_into_the_cache_by_its_hash(digits_store: TaskStore, remote: Path, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    path = localise(f"file://{remote}", lambda *facts: told.append(facts))
+    reports: list[tuple[str, int, int]] = []
+    path = localise(f"file://{remote}", lambda *facts: reports.append(facts))
     assert path == tmp_path / "cache" / "copies" / digits_store.hash
     store = TaskStore.open(path, verify=True)
     assert (store.hash, store.seeds) == (digits_store.hash, [0, 1, 2])
     np.testing.assert_array_equal(store.pixels[99], digits_store.pixels[99])
     size = (remote / "images.arrow").stat().st_size
-    assert (f"copying file://{remote}/images.arrow", size, size) in told
+    assert (f"copying file://{remote}/images.arrow", size, size) in reports
 
 
-def test_what_is_here_is_not_copied_again(remote: Path) -> None:
+def test_an_existing_copy_is_not_copied_again(remote: Path) -> None:
     path = localise(f"file://{remote}/")
     before = {str(file): file.stat().st_mtime_ns for file in path.rglob("*")}
-    told: list[object] = []
-    assert localise(f"file://{remote}", lambda *facts: told.append(facts)) == path
-    assert told == []
+    reports: list[object] = []
+    assert localise(f"file://{remote}", lambda *facts: reports.append(facts)) == path
+    assert reports == []
     assert {str(file): file.stat().st_mtime_ns for file in path.rglob("*")} == before
 
 
-def test_seeds_added_at_the_address_follow(remote: Path) -> None:
+def test_seeds_added_at_the_address_are_copied(remote: Path) -> None:
     shutil.rmtree(remote / "seed-1")
     path = localise(f"file://{remote}")
     assert TaskStore.open(path).seeds == [0, 2]
@@ -58,7 +58,7 @@ def test_seeds_added_at_the_address_follow(remote: Path) -> None:
     assert TaskStore.open(path, verify=True).seeds == [0, 1, 2, 3]
 
 
-def test_what_is_shared_can_be_brought_and_grows(digits_store: TaskStore, remote: Path, tmp_path: Path) -> None:
+def test_a_shared_store_can_be_localised_and_extended(digits_store: TaskStore, remote: Path, tmp_path: Path) -> None:
     shutil.rmtree(remote / "seed-1")
     folder = tmp_path / "shared" / digits_store.hash
     share(TaskStore.open(remote), folder)
@@ -69,7 +69,7 @@ def test_what_is_shared_can_be_brought_and_grows(digits_store: TaskStore, remote
     assert (folder / "images.arrow").stat().st_mtime_ns == before
 
 
-def test_a_seed_that_is_still_being_brought_there_is_left_for_later(remote: Path) -> None:
+def test_a_seed_that_is_still_being_uploaded_is_skipped(remote: Path) -> None:
     manifest = (remote / "seed-1" / "manifest.json").read_bytes()
     (remote / "seed-1" / "manifest.json").unlink()  # which is put there last
     path = localise(f"file://{remote}")
@@ -78,10 +78,10 @@ def test_a_seed_that_is_still_being_brought_there_is_left_for_later(remote: Path
     assert TaskStore.open(localise(f"file://{remote}"), verify=True).seeds == [0, 1, 2]
 
 
-def test_whoever_reads_while_a_store_is_shared_sees_it_whole_or_not_at_all(
+def test_a_shared_store_is_complete_as_soon_as_it_is_visible(
     digits_store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an address of a folder, too: at every file that is written there, what others see is looked at."""
+    """After each file that is written, the store is not visible or opens; also at an address of a folder."""
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "shared" / digits_store.hash
     copy, seen = shutil.copyfileobj, []
@@ -112,7 +112,7 @@ def bring(address: str) -> tuple[str, int, int]:
     return str(path), len(copied), len(store.seeds)
 
 
-def test_four_processes_at_once_copy_once(remote: Path, tmp_path: Path) -> None:
+def test_four_simultaneous_processes_copy_once(remote: Path, tmp_path: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         brought = list(pool.map(bring, [f"file://{remote}"] * 4))
     assert len({path for path, _, _ in brought}) == 1
@@ -122,7 +122,7 @@ def test_four_processes_at_once_copy_once(remote: Path, tmp_path: Path) -> None:
     assert sorted(left) == sorted([Path(brought[0][0]).name, f".{Path(brought[0][0]).name}.lock"])
 
 
-def test_a_seed_that_was_copied_to_another_name_is_refused(remote: Path) -> None:
+def test_a_seed_under_another_name_is_refused(remote: Path) -> None:
     shutil.copytree(remote / "seed-1", remote / "seed-4")
     with pytest.raises(StoreError) as caught:
         localise(f"file://{remote}")
@@ -131,7 +131,7 @@ def test_a_seed_that_was_copied_to_another_name_is_refused(remote: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["images.arrow", "seed-2/datapoints.arrow", "manifest.json", "seed-2/manifest.json"])
-def test_a_changed_byte_at_the_address_never_arrives(remote: Path, tmp_path: Path, name: str) -> None:
+def test_a_changed_byte_at_the_address_is_refused(remote: Path, tmp_path: Path, name: str) -> None:
     content = bytearray((remote / name).read_bytes())
     content[len(content) // 2] ^= 1
     (remote / name).write_bytes(content)
@@ -145,7 +145,7 @@ def test_a_changed_byte_at_the_address_never_arrives(remote: Path, tmp_path: Pat
     assert len(copies) == ("seed" in name)
 
 
-def test_addresses_that_lead_nowhere_are_one_line(tmp_path: Path) -> None:
+def test_invalid_addresses_are_one_line(tmp_path: Path) -> None:
     for address, said in (
         (f"file://{tmp_path}/no", "manifest.json: cannot be read"),
         ("gopher://host/store", "must be an address that pyarrow.fs can open"),
@@ -164,7 +164,7 @@ def test_a_manifest_without_a_hash_is_refused(remote: Path) -> None:
             localise(f"file://{remote}")
 
 
-def test_keys_in_an_address_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_in_an_address_are_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOML_CACHE", str(tmp_path))
     address = "s3://key:secret@bucket/store?endpoint_override=127.0.0.1%3A9&scheme=http&region=us-east-1"
     with pytest.raises(StoreError) as caught:
