@@ -81,7 +81,8 @@ def test_a_broken_recipe_file_is_one_line(
     (tmp_path / "broken.py").write_text("1 / 0")
     monkeypatch.setattr(streams, "__path__", [*streams.__path__, str(tmp_path)])
     assert main(["rainbow_digits", "--out", str(tmp_path / "store")]) == 2
-    assert capsys.readouterr().err == "streams/broken.py: cannot be imported (got ZeroDivisionError: division by zero)\n"
+    line = "streams/broken.py: cannot be imported (got ZeroDivisionError: division by zero)\n"
+    assert capsys.readouterr().err == line
 
 
 def test_a_folder_with_other_files_is_not_changed(digits_store: TaskStore, tmp_path: Path) -> None:
