@@ -11,13 +11,9 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from orchestrator.config.schema import Budget, Price
+from orchestrator.config.schema import Budget, Price, Sweep
 from orchestrator.storage import trial_files
-
-if TYPE_CHECKING:
-    from orchestrator.config.schema import Sweep
 
 
 @dataclass(frozen=True)
