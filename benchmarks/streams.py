@@ -163,6 +163,9 @@ class Timed:
         self.waited += time.perf_counter() - began
         return datapoints
 
+    def first_tasks(self, count: int) -> StackedDatapoints:
+        return self._source.first_tasks(count)
+
 
 def waiting_share(store: TaskStore, source: StreamSource, chunks: int) -> float:
     """The share of time that the fastest learner waits for data, over some chunks after the first."""

@@ -34,14 +34,15 @@ def main() -> int:
     mark("the command is imported")
     api.load_sweep = marked(api.load_sweep, "the configuration is checked (imports torch)")
     run.open_store = marked(run.open_store, "the store is open")
-    ray_session._found = marked(ray_session._found, "Ray is up")
     database.prepare = marked(database.prepare, "MLflow has its database (imports mlflow)")
-    run_trials = run.run_trials
+    find_cluster = ray_session._cluster
 
-    def runs(*args: Any, **kwargs: Any) -> None:
+    def cluster(local: bool) -> ray_session.Cluster:
+        result = find_cluster(local)
+        mark("Ray is up")
         from ray import tune
 
-        from orchestrator.execution import learner_actor  # noqa: F401
+        from orchestrator.execution import run_trials  # noqa: F401
 
         mark("Tune and the actors' code are imported")
         fit = tune.Tuner.fit
@@ -51,9 +52,9 @@ def main() -> int:
             return fit(tuner)
 
         tune.Tuner.fit = fitted
-        run_trials(*args, **kwargs)
+        return result
 
-    run.run_trials = runs
+    ray_session._cluster = cluster
     return __main__.main(sys.argv[1:])
 
 
