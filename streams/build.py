@@ -133,7 +133,7 @@ def _add_seeds(recipe: Recipe, store: TaskStore, seeds: list[int], progress: Pro
         folder = store.path / f"seed-{seed}"
         sweep_unfinished(folder)
         table = _table(recipe, store.images, seed)
-        publish(folder, partial(_write_seed, seed=seed, table=table, store_hash=store.hash))
+        publish(folder, partial(write_seed, seed=seed, table=table, store_hash=store.hash))
         progress("adding seeds", done + 1, len(seeds))
 
 
@@ -141,10 +141,6 @@ def _table(recipe: Recipe, images: Images, seed: int) -> SeedTable:
     table = recipe.seed_table(images, seed)
     check_table(recipe, images, table)
     return table
-
-
-def _write_seed(folder: Path, seed: int, table: SeedTable, store_hash: str) -> None:
-    write_seed(folder, seed, table, store_hash)
 
 
 def _checked_seeds(seeds: Iterable[int]) -> list[int]:

@@ -21,6 +21,8 @@ class _Folder(Recipe):
     `size`. In each class, shares of the images validate and test.
     """
 
+    least_images: ClassVar[int]
+
     data: str | None = location("folder that holds a folder of images per class; must be given")
     skip_bad: bool = location("leave images out that cannot be read, and record which", default=False)
     size: int = number(32, "side of the stored images, in pixels", ge=4, le=1_024)
@@ -42,11 +44,12 @@ class _Folder(Recipe):
             faults.append(fault(f"{self.name}.test_share", "validation_share + test_share must be below 1", shares))
         return faults
 
-    def _collect(self, least: int, progress: Progress) -> Collected:
+    def collect(self, progress: Progress = silent) -> Collected:
+        """Decode the folder (see `image_files.collect_files`)."""
         listing = _list(self.data)
         labels = [file.rpartition("/")[0] for file in listing.files]
         source = FileSource("image folder", listing.root, listing.files, labels, listing.notices)
-        pools = Pools(self.validation_share, self.test_share, least)
+        pools = Pools(self.validation_share, self.test_share, self.least_images)
         form = ImageFormat(self.size, self.channels)
         return collect_files(source, form, pools, self.skip_bad, "image_folder/pools", progress)
 
@@ -62,20 +65,12 @@ class ImageFolder(_Folder, SingleTasks):
 
     name: ClassVar[str] = "image_folder"
 
-    def collect(self, progress: Progress = silent) -> Collected:
-        """Decode the folder (see `image_files.collect_files`)."""
-        return self._collect(self.least_images, progress)
-
 
 @dataclass(frozen=True)
 class ImageFolderPairs(_Folder, PairTasks):
     """Tasks of pairs of images, of one class or of two."""
 
     name: ClassVar[str] = "image_folder_pairs"
-
-    def collect(self, progress: Progress = silent) -> Collected:
-        """Decode the folder (see `image_files.collect_files`)."""
-        return self._collect(self.least_images, progress)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def describe(store: TaskStore) -> Iterator[str]:
     yield f"  of a class: {_spread(np.bincount(store.classes_of, minlength=len(store.manifest['class_names'])))}"
     for seed in store.seeds:
         table = store.table(seed)
-        yield f"seed {seed}: {len(table.manifest['tasks']):,} tasks, {len(table.label):,} datapoints"
+        yield f"seed {seed}: {len(table.tasks):,} tasks, {len(table.label):,} datapoints"
         for name, number in SPLITS.items():
             yield f"  {name}: {_spread(np.diff(table.starts[number]))} a task; {_balance(store, table, number)}"
 

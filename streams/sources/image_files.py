@@ -134,7 +134,7 @@ def _check_sizes(names: Sequence[str], counts: Any, pools: Pools) -> None:
 def classes_from_labels(
     labels: Sequence[Any] | npt.NDArray[Any], where: object
 ) -> tuple[npt.NDArray[np.int32], list[Any]]:
-    """Number the distinct labels 0, 1, 2 ... in sorted order.
+    """Number the distinct labels in sorted order, from 0.
 
     Whole numbers, texts and booleans are classes. Floats are an error: 0.1 + 0.2 and 0.3 would be two classes.
 

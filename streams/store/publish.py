@@ -20,7 +20,7 @@ def temporary_prefix(folder: Path) -> str:
     return f".{folder.name}.unfinished-"
 
 
-def publish(folder: Path, write: Callable[[Path], None]) -> None:
+def publish(folder: Path, write: Callable[[Path], object]) -> None:
     """Fill a temporary folder beside `folder` by `write`, then rename it to `folder`.
 
     If another process published `folder` meanwhile, that folder stays: both are the same pure function of a recipe.

@@ -25,22 +25,14 @@ from streams.views import Views, draw
 
 
 @dataclass(frozen=True)
-class Table:
-    """The datapoints of one seed, mapped: n rows sorted by (split, task), within a task in the order of the stream.
+class Table(SeedTable):
+    """The mapped datapoints of one seed (see `SeedTable`).
 
     Attributes:
-        task: int32 [n].
-        split: uint8 [n].
-        image_ids: int32 [n, V].
-        label: int32 [n].
         starts: int64 [3, tasks + 1]; task t in split s has the rows from starts[s, t] up to starts[s, t + 1].
         manifest: the seed's manifest.
     """
 
-    task: npt.NDArray[np.int32]
-    split: npt.NDArray[np.uint8]
-    image_ids: npt.NDArray[np.int32]
-    label: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
     manifest: dict[str, Any]
 
@@ -112,7 +104,7 @@ class TaskStore:
                 faults += error.faults
                 continue
             faults += _content_faults(path, table.manifest, (table.task, table.split, table.image_ids, table.label))
-            faults += table_faults(path, _rows(table), self.count)
+            faults += table_faults(path, table, self.count)
             faults += _count_faults(path.with_name(manifests.NAME), table)
         if faults:
             raise StoreError(*faults)
@@ -236,7 +228,7 @@ class TaskStore:
         if np.any(keys[1:] < keys[:-1]):
             raise StoreError(fault(path, "must have its rows sorted by (split, task)", remedy="build this seed again"))
         starts = np.searchsorted(keys, np.arange(len(SPLITS))[:, None] * tasks + np.arange(tasks + 1)[None, :])
-        return Table(task, split, seed_table.image_ids, label, starts, manifest)
+        return Table(**vars(seed_table), starts=starts, manifest=manifest)
 
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
         return _reopen, (str(self.path), self.hash)
@@ -254,10 +246,6 @@ def _bytes_per_image(manifest: dict[str, Any]) -> int:
     return int(channels * height * width)
 
 
-def _rows(table: Table) -> SeedTable:
-    return SeedTable(table.task, table.split, table.image_ids, table.label, table.manifest["tasks"])
-
-
 def _content_faults(path: Path, manifest: dict[str, Any], columns: tuple[npt.NDArray[Any], ...]) -> list[str]:
     content = manifests.content_digest(*columns)
     if content == manifest["content"]:
@@ -268,7 +256,7 @@ def _content_faults(path: Path, manifest: dict[str, Any], columns: tuple[npt.NDA
 def _count_faults(path: Path, table: Table) -> list[str]:
     """One line for every task with other numbers of points in the manifest than in the table."""
     faults = []
-    for number, (about, counts) in enumerate(zip(table.manifest["tasks"], np.diff(table.starts).T, strict=True)):
+    for number, (about, counts) in enumerate(zip(table.tasks, np.diff(table.starts).T, strict=True)):
         counted = dict(zip(SPLITS, counts.tolist(), strict=True))
         got = {split: about.get(split) for split in SPLITS}
         if got != counted:

@@ -27,7 +27,6 @@ HITS: dict[str, int] = {
     "deploy": 7,
     "docs": 26,
     "orchestrator": 241,
-    "streams": 85,
     "tests": 363,
     "top": 2,
 }
