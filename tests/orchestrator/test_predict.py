@@ -1,4 +1,4 @@
-"""Learners loaded again from their runs predict on picture files as they do on arrays; what is wrong is one line each."""
+"""Learners loaded from their runs predict image files as they predict arrays; each fault is one line."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.orchestrator import synthetic_sweep as synthetic
 
 
 def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3, 28, 28), classes=10):
-    """A learner that has learned nothing, but is one."""
+    """Save an untrained learner."""
     setting = learners.Setting(build.build(network, shape, classes), list(seeds), 10, 9, classes)
     learner = registry.create(name, {}, setting)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,27 +29,29 @@ def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """(URI, run of FOML's, of its seed 1, of the sweep, of a configuration under way; FOML's learner)."""
+    """The URI; the runs of FOML, of its seed 1, of the sweep and of an unfinished configuration; FOML's learner."""
     folder = tmp_path_factory.mktemp("runs")
     uri = synthetic.new_database(tmp_path_factory, folder)
-    done, open_ = (
+    complete, unfinished = (
         Trial(synthetic.configuration("foml", K=5), (0, 1, 2)),
         Trial(synthetic.configuration("online"), (0, 1)),
     )
-    sweep = synthetic.make_sweep(folder / "results", "sweep", done, open_)
+    sweep = synthetic.make_sweep(folder / "results", "sweep", complete, unfinished)
     writer = synthetic.tracking.Writer(uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
-    sweep.write_chunk(done)
-    learner = learner_file(done.folder(sweep.root) / trial_files.LEARNER_FILE)
-    writer.finished(done.key)
-    writer.results(open_.key, sweep.part(open_, 0, 20))
+    sweep.write_chunk(complete)
+    learner = learner_file(complete.folder(sweep.root) / trial_files.LEARNER_FILE)
+    writer.finished(complete.key)
+    writer.results(unfinished.key, sweep.part(unfinished, 0, 20))
     assert writer.drain() == []
     writer.close("KILLED")
     client = MlflowClient(uri)
-    found = client.search_runs([client.get_experiment_by_name("experiment").experiment_id])
+    mlflow_runs = client.search_runs([client.get_experiment_by_name("experiment").experiment_id])
 
     def one(**tags):
-        (run,) = [run for run in found if all(run.data.tags.get(f"foml.{key}") == value for key, value in tags.items())]
+        (run,) = [
+            run for run in mlflow_runs if all(run.data.tags.get(f"foml.{key}") == value for key, value in tags.items())
+        ]
         return run.info.run_id
 
     return {
@@ -57,18 +59,18 @@ def runs(tmp_path_factory):
         "foml": one(kind="configuration", learner="foml"),
         "seed": one(kind="seed", learner="foml", seed="1"),
         "sweep": one(kind="sweep"),
-        "open": one(kind="configuration", learner="online"),
+        "unfinished": one(kind="configuration", learner="online"),
         "learner": learner,
     }
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     """Four files of noise, and their pixels [4, C, H, W]."""
     pixels = np.random.default_rng(0).integers(0, 256, (4, 28, 28, 3), dtype=np.uint8)
     paths = [tmp_path / f"{index}.png" for index in range(4)]
-    for path, picture in zip(paths, pixels, strict=True):
-        Image.fromarray(picture).save(path)
+    for path, image in zip(paths, pixels, strict=True):
+        Image.fromarray(image).save(path)
     return [str(path) for path in paths], pixels.transpose(0, 3, 1, 2)
 
 
@@ -77,8 +79,8 @@ def expected(learner, pixels):
     return learner.predict(x.expand(len(learner.setting.seeds), *x.shape)).softmax(-1).numpy()
 
 
-def test_files_are_predicted_as_arrays_are(runs, pictures):
-    paths, pixels = pictures
+def test_files_are_predicted_as_arrays(runs, images):
+    paths, pixels = images
     learner = predict.load(runs["foml"], runs["uri"])
     probabilities = learner(*paths, paths[0])
     assert probabilities.shape == (3, 5, 10) and learner.seeds == [0, 1, 2] and learner.image_shape == (3, 28, 28)
@@ -87,93 +89,93 @@ def test_files_are_predicted_as_arrays_are(runs, pictures):
     np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-5)
 
 
-def test_a_seeds_run_is_that_seed_alone(runs, pictures):
-    paths, pixels = pictures
+def test_a_seeds_run_has_that_seed_only(runs, images):
+    paths, pixels = images
     learner = predict.load(runs["seed"], runs["uri"])
     assert learner.seeds == [1]
     np.testing.assert_allclose(learner(*paths), expected(runs["learner"], pixels)[[1]], atol=1e-6)
 
 
-def test_the_command(runs, pictures, capsys):
-    paths, pixels = pictures
+def test_the_command(runs, images, capsys):
+    paths, pixels = images
     assert predict.main([runs["foml"], *paths, "--tracking-uri", runs["uri"]]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
+    output = capsys.readouterr()
+    assert output.err == ""
     for line, path, each in zip(
-        told.out.splitlines(), paths, expected(runs["learner"], pixels).transpose(1, 0, 2), strict=True
+        output.out.splitlines(), paths, expected(runs["learner"], pixels).transpose(1, 0, 2), strict=True
     ):
         best = each.mean(axis=0).argmax()
-        agreed = (each.argmax(axis=1) == best).sum()
-        assert line == f"{path}: {best} (probability {each.mean(axis=0)[best]:.3f}; {agreed} of 3 seeds)"
+        agreeing = (each.argmax(axis=1) == best).sum()
+        assert line == f"{path}: {best} (probability {each.mean(axis=0)[best]:.3f}; {agreeing} of 3 seeds)"
 
 
-def test_a_checkpoint_file_will_do_and_grey_pictures_too(tmp_path, capsys):
+def test_a_checkpoint_file_and_grey_images(tmp_path, capsys):
     learner = learner_file(tmp_path / "learner.pt", "online", (4,), shape=(1, 16, 20))
     colour = np.random.default_rng(1).integers(0, 256, (16, 20, 3), dtype=np.uint8)
-    picture = Image.fromarray(colour)
-    picture.save(tmp_path / "a.png")
-    grey = np.asarray(picture.convert("L"))[None, None]
-    got = predict.load(str(tmp_path / "learner.pt"))(tmp_path / "a.png")
-    np.testing.assert_allclose(got, expected(learner, grey), atol=1e-6)
+    image = Image.fromarray(colour)
+    image.save(tmp_path / "a.png")
+    grey = np.asarray(image.convert("L"))[None, None]
+    probabilities = predict.load(str(tmp_path / "learner.pt"))(tmp_path / "a.png")
+    np.testing.assert_allclose(probabilities, expected(learner, grey), atol=1e-6)
 
 
-def test_pairs_come_two_by_two(tmp_path, capsys):
+def test_pairs_are_two_images_each(tmp_path, capsys):
     learner = learner_file(tmp_path / "learner.pt", "online", (0, 1), "siamese", (3, 32, 32), 2)
     pixels = np.random.default_rng(2).integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
     paths = [str(tmp_path / f"{index}.png") for index in range(4)]
-    for path, picture in zip(paths, pixels, strict=True):
-        Image.fromarray(picture).save(path)
+    for path, image in zip(paths, pixels, strict=True):
+        Image.fromarray(image).save(path)
     x = torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()).float().div(255).unflatten(0, (2, 2))
-    wanted = learner.predict(x.expand(2, *x.shape)).softmax(-1).numpy()
-    np.testing.assert_allclose(predict.load(str(tmp_path / "learner.pt"))(*paths), wanted, atol=1e-6)
+    reference = learner.predict(x.expand(2, *x.shape)).softmax(-1).numpy()
+    np.testing.assert_allclose(predict.load(str(tmp_path / "learner.pt"))(*paths), reference, atol=1e-6)
     assert predict.main([str(tmp_path / "learner.pt"), *paths]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 and lines[0].startswith(f"{paths[0]} {paths[1]}: ")
-    assert lines[0].split(": ")[1].split(" ")[0] == ("different", "same")[int(wanted[:, 0].mean(0).argmax())]
+    assert lines[0].split(": ")[1].split(" ")[0] == ("different", "same")[int(reference[:, 0].mean(0).argmax())]
     assert predict.main([str(tmp_path / "learner.pt"), *paths[:3]]) == 2
-    assert capsys.readouterr().err == "IMAGES: must be two by two for a learner of pairs (got 3)\n"
+    assert capsys.readouterr().err == "IMAGES: must be an even number for a learner of pairs (got 3)\n"
 
 
-def test_everything_that_is_wrong_is_told_at_once(runs, pictures, tmp_path, capsys):
-    paths, _ = pictures
+def test_all_faults_are_reported_together(runs, images, tmp_path, capsys):
+    paths, _ = images
     large, text = tmp_path / "large.png", tmp_path / "text.png"
     Image.new("RGB", (30, 28)).save(large)
-    text.write_text("no picture")
+    text.write_text("not an image")
     cut = tmp_path / "cut.png"
     cut.write_bytes(Path(paths[0]).read_bytes()[:200])
     none = tmp_path / "none.png"
     words = [str(large), paths[0], str(text), str(none), str(cut)]
     assert predict.main([runs["foml"], *words, "--tracking-uri", runs["uri"]]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    lines = told.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = output.err.splitlines()
     assert lines[:2] == [
-        f"{text}: must be a picture, such as PNG or JPEG",
-        f"{none}: must be a picture that can be read (No such file or directory)",
+        f"{text}: must be an image, such as PNG or JPEG",
+        f"{none}: must be a readable image (No such file or directory)",
     ]
-    assert lines[2].startswith(f"{cut}: must be a picture that can be read (")
+    assert lines[2].startswith(f"{cut}: must be a readable image (")
     assert lines[3:] == [f"{large}: must be 28x28 pixels (got 30x28); resize it to 28x28"]
     with pytest.raises(OrchestratorError) as caught:
         predict.load(runs["foml"], runs["uri"])(*words)
     assert caught.value.faults == tuple(lines)
     assert predict.main(["0" * 32, str(none), "--tracking-uri", runs["uri"]]) == 2
-    assert capsys.readouterr().err.count("\n") == 2, "a wrong run hides no wrong picture"
+    assert capsys.readouterr().err.count("\n") == 2, "both the run and the image are reported"
 
 
-def test_pictures_are_read_as_a_folder_of_images_is(tmp_path, capsys):
-    """Deep pixels are refused, not clipped to white; a photograph stands upright; a cut file is no picture."""
+def test_images_are_read_as_those_of_an_image_folder(tmp_path, capsys):
+    """16-bit pixels are rejected, not clipped to white; EXIF rotation is applied; a truncated file is rejected."""
     learner = learner_file(tmp_path / "learner.pt", "online", (4,), shape=(1, 16, 20))
     upright = np.random.default_rng(3).integers(0, 256, (16, 20), dtype=np.uint8)
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it a quarter clockwise
+    exif[0x0112] = 6  # a quarter turn clockwise
     Image.fromarray(np.ascontiguousarray(np.rot90(upright))).save(tmp_path / "turned.png", exif=exif)
-    got = predict.load(str(tmp_path / "learner.pt"))(tmp_path / "turned.png")
-    np.testing.assert_allclose(got, expected(learner, upright[None, None]), atol=1e-6)
+    probabilities = predict.load(str(tmp_path / "learner.pt"))(tmp_path / "turned.png")
+    np.testing.assert_allclose(probabilities, expected(learner, upright[None, None]), atol=1e-6)
     deep, cut = tmp_path / "deep.png", tmp_path / "cut.png"
     Image.fromarray(np.full((16, 20), 40_000, dtype=np.uint16)).save(deep)
     cut.write_bytes((tmp_path / "turned.png").read_bytes()[:-12])
     assert predict.main([str(tmp_path / "learner.pt"), str(deep), str(cut)]) == 2
-    rule = "must be a picture that can be read"
+    rule = "must be a readable image"
     assert capsys.readouterr().err.splitlines() == [
         f"{deep}: {rule} (I;16 pixels have more than 8 bits; convert the image)",
         f"{cut}: {rule} (the end of the file is missing)",
@@ -181,34 +183,36 @@ def test_pictures_are_read_as_a_folder_of_images_is(tmp_path, capsys):
 
 
 def test_runs_without_a_learner(runs, tmp_path, capsys):
-    def told(run):
+    def fault_of(run):
         with pytest.raises(OrchestratorError) as caught:
             predict.load(run, runs["uri"])
         (line,) = caught.value.faults
         return line
 
-    nobody = "f" * 32
+    unknown = "f" * 32
     assert (
-        told(nobody)
-        == f"run: {runs['uri']} has none of this id (got {nobody}); the table of runs in MLflow's UI shows ids"
+        fault_of(unknown)
+        == f"run: {runs['uri']} has none of this id (got {unknown}); the table of runs in MLflow's UI shows ids"
     )
-    assert told(runs["open"]) == (
-        f"run: has no checkpoint (got {runs['open']}, KILLED); "
+    assert fault_of(runs["unfinished"]) == (
+        f"run: has no checkpoint (got {runs['unfinished']}, KILLED); "
         "it has one once all its seeds are at the end of their streams"
     )
-    line = told(runs["sweep"])
+    line = fault_of(runs["sweep"])
     assert line.startswith(
         f"run: must be a configuration's or a seed's, not a sweep's (got {runs['sweep']}); there are: "
     )
     assert f"{runs['foml']} (foml K=5)" in line
     (tmp_path / "learner.pt").write_bytes(b"no learner")
-    assert told(str(tmp_path / "learner.pt")).startswith(f"{tmp_path}/learner.pt: must be an intact file written by")
-    assert told(str(tmp_path / "none.pt")) == (
-        f"{tmp_path}/none.pt: must be a checkpoint that can be read (No such file or directory)"
+    assert fault_of(str(tmp_path / "learner.pt")).startswith(
+        f"{tmp_path}/learner.pt: must be an intact file written by"
+    )
+    assert fault_of(str(tmp_path / "none.pt")) == (
+        f"{tmp_path}/none.pt: must be a readable checkpoint (No such file or directory)"
     )
 
 
-def test_a_step_that_was_not_kept(runs, tmp_path, capsys):
+def test_a_step_without_a_checkpoint(runs, tmp_path, capsys):
     assert predict.main([runs["foml"], "none.png", "--step", "3", "--tracking-uri", runs["uri"]]) == 2
     last = int(max(p.step for p in MlflowClient(runs["uri"]).get_metric_history(runs["foml"], "online_error"))) + 1
     assert capsys.readouterr().err.splitlines()[0] == (

@@ -469,7 +469,7 @@ def test_a_run_that_cannot_be_repeated_is_one_line(
     for run_, where, words in (
         ("0" * 32, folder, "has none of this id"),
         (parent.info.run_id, folder, "must be a configuration's or a seed's, not a sweep's"),
-        (run_id, tmp_path, "bring the store back to this place"),
+        (run_id, tmp_path, "restore that store at this path"),
     ):
         assert rerun.main([run_, "--tracking-uri", uri(where)]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
