@@ -1,4 +1,4 @@
-"""What a chunk of batches comes to: points of a stack as batches, their scores, and a slice of curves from those."""
+"""Datapoints of a stack as batches, the scores of predictions, and the curves of a chunk of batches."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from streams.stream import Datapoints
 
 
 def batch_of(images: learners.ImageTable, stack: StackedDatapoints, start: int, stop: int) -> learners.Batch:
-    """The points start … stop−1 of each seed, drawn on the table's device."""
+    """The datapoints start … stop−1 of each seed, with their images rendered on the table's device."""
     ids = torch.from_numpy(stack.image_ids[:, start:stop])
     return learners.Batch(images.gather(ids), torch.from_numpy(stack.labels[:, start:stop]).to(images.device), ids)
 
 
 def score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Per datapoint: misclassified (0 or 1), and cross-entropy; [R, B] each."""
+    """For each datapoint, whether it is misclassified (0 or 1) and its cross-entropy: float64 [R, B] each."""
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
     return (logits.argmax(-1) != y).double(), loss.view_as(y).double()
 
 
 def padded(points: list[Datapoints], count: int) -> StackedDatapoints:
-    """One stack of equally many points; where a seed has fewer, its first point is repeated (and not counted)."""
-    rows = [np.minimum(np.arange(count), len(one) - 1) for one in points]
+    """A stack of `count` datapoints for each seed, in which the last one of a seed that has fewer is repeated."""
+    rows = [np.minimum(np.arange(count), len(of_seed) - 1) for of_seed in points]
     return StackedDatapoints(
-        np.stack([one.image_ids[row] for one, row in zip(points, rows, strict=True)]),
-        np.stack([one.labels[row] for one, row in zip(points, rows, strict=True)]),
+        np.stack([of_seed.image_ids[row] for of_seed, row in zip(points, rows, strict=True)]),
+        np.stack([of_seed.labels[row] for of_seed, row in zip(points, rows, strict=True)]),
     )
 
 
@@ -43,14 +43,14 @@ def slice_of_curves(
     evaluations: Mapping[str, Sequence[float]],
     diverged: list[int],
 ) -> Curves:
-    """The curves from batch `first` on; a diverged seed's values are NaN from where it diverged.
+    """The curves from batch `first` on; a seed's values are NaN from the batch at which it diverged.
 
     Args:
         seeds: of the stack.
         first: the first batch measured.
         by_batch: batch → name → values [R]; a name need not be in every batch.
         evaluations: the columns of `Curves.evaluations`.
-        diverged: for each seed the batch at which it diverged, −1 if it has not; what is found here is written there.
+        diverged: for each seed the batch at which it diverged, −1 if it has not; updated in place.
     """
     names = dict.fromkeys(name for values in by_batch.values() for name in values)
     absent = torch.full((len(seeds),), math.nan)

@@ -1,4 +1,4 @@
-"""What one stack of seeds has been measured at."""
+"""The measurements of one stack of seeds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ import numpy as np
 
 @dataclass
 class Curves:
-    """What one stack of seeds has been measured at, from batch `first_batch` on.
+    """The measurements of one stack of R seeds over J batches.
 
-    ``by_batch``: name → float64 [R, J]: ``online_error``, ``online_loss`` (both before learning from the batch) and
-    every diagnostic of the learner; ``forward_transfer``, which has a value at a task's first batch alone.
-    ``evaluations``: one row per held-out evaluation, as columns of equal length:
-    ``seed`` (index into seeds), ``task`` (how many tasks this seed had been evaluated on before), ``batch`` (index of
-    the last batch learned before), ``error`` and ``loss`` on the validation set, ``test_error``. ``chunks``: one row a
-    chunk: ``batches`` (index of the batch after it), ``time_ms`` (since the epoch), ``seconds``,
-    ``gradient_evaluations`` (per seed, summed over its points), ``peak_memory`` and ``peak_gpu_memory`` (bytes, the
-    most that the process has held since the trial began there; NaN without a GPU). ``diverged``: per seed the batch at
-    which a loss or a diagnostic was first not finite, −1 if none was; from there on all its values are NaN.
+    Attributes:
+        seeds: one for each replicate.
+        first_batch: index of the first batch measured.
+        by_batch: name → float64 [R, J]: `online_error` and `online_loss` (both before the batch is learned), every
+            diagnostic of the learner, and `forward_transfer`, which has a value at a task's first batch only.
+        evaluations: one row per held-out evaluation, as columns of equal length: `seed` (index into seeds), `task`
+            (number of tasks evaluated before for this seed), `batch` (index of the last batch learned), `error` and
+            `loss` on the validation set, `test_error`.
+        chunks: one row per chunk, as columns of equal length: `batches` (index of the batch after it), `time_ms` (since
+            the epoch), `seconds`, `gradient_evaluations` (of one seed, summed over its datapoints), `peak_memory` and
+            `peak_gpu_memory` (bytes of the process since it took up the trial; NaN without a GPU).
+        diverged: for each seed the batch at which a loss or a diagnostic was first not finite, −1 if none was; the
+            seed's values are NaN from there on.
     """
 
     seeds: list[int]
@@ -32,7 +36,7 @@ class Curves:
     diverged: list[int] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        """Short: Tune writes every result into messages that nobody reads, and whole arrays take their time."""
+        """Short, since Tune writes every result into messages, and formatting whole arrays takes time."""
         return f"Curves(seeds={self.seeds}, batches {self.first_batch} to {self.batches})"
 
     def __post_init__(self) -> None:
@@ -44,7 +48,11 @@ class Curves:
         return self.first_batch + max((a.shape[1] for a in self.by_batch.values()), default=0)
 
     def extend(self, later: Curves) -> None:
-        """Append a slice that begins where these curves end; ValueError if it does not."""
+        """Append curves.
+
+        Raises:
+            ValueError: they do not start where these curves end, or are of other seeds.
+        """
         if later.first_batch != self.batches or later.seeds != self.seeds:
             raise ValueError(
                 f"a slice must begin at batch {self.batches} with seeds {self.seeds}, "
@@ -59,15 +67,15 @@ class Curves:
             self.by_batch[name] = np.concatenate(parts, axis=1)
         for mine, others in ((self.evaluations, later.evaluations), (self.chunks, later.chunks)):
             before, after = (max(map(len, columns.values()), default=0) for columns in (mine, others))
-            for name in {**mine, **others}:  # what one part has and the other lacks (an older version wrote it) is NaN
+            for name in {**mine, **others}:  # NaN where a part, written by an earlier version, has no such column
                 parts = [mine.get(name, np.full(before, math.nan)), others.get(name, np.full(after, math.nan))]
                 mine[name] = np.concatenate([part for part in parts if len(part)] or parts)
         self.diverged = [
-            first if first >= 0 else then for first, then in zip(self.diverged, later.diverged, strict=True)
+            earlier if earlier >= 0 else new for earlier, new in zip(self.diverged, later.diverged, strict=True)
         ]
 
     def since(self, batch: int) -> Curves:
-        """The part from this batch on (a chunk that straddles it counts as later)."""
+        """The part from this batch on, with a chunk that contains the batch."""
         cut = max(0, batch - self.first_batch)
         evaluated = self.evaluations["batch"] >= batch if self.evaluations else None
         chunked = self.chunks["batches"] > batch if self.chunks else None

@@ -1,6 +1,6 @@
-"""The reference of `regret`: for each task a fresh network that is fitted on that task alone, in hindsight.
+"""The reference of `regret`: for each task a new network, fitted in hindsight to the datapoints of that task.
 
-One reference for every learner of a sweep, since it depends on the stream and the seed and on nothing else. No Ray.
+All learners of a sweep share one reference, which depends only on the stream and the seed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 import learners
 from learners.training.model import Model
 from orchestrator.errors import OrchestratorError
-from orchestrator.protocol.online import HELD_OUT_AT_ONCE, image_table
-from orchestrator.protocol.source import StoreSource
+from orchestrator.protocol.batches import batch_of, score
+from orchestrator.protocol.online import HELD_OUT_BATCH, image_table
+from orchestrator.protocol.source import StackedDatapoints, StoreSource
 from streams.schedule import Schedule
 from streams.store.task_store import TaskStore
 
@@ -32,26 +33,25 @@ def reference(
     schedule: Schedule,
     batch_size: int,
     epochs: int = EPOCHS,
-    tell: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """The reference's mean loss on each task's streamed points after it was fitted to them.
+    """The reference's mean loss on each task's datapoints after it was fitted to them.
 
-    For every seed and task: the network that all learners of this seed start from, Adam at 0.001, `epochs` passes over
-    the task's streamed points in their order, in batches of N; then their mean cross-entropy, predicted as a learner
-    predicts (running statistics).
+    For every seed and task, the initial network of the seed's learners is trained by Adam at 0.001 in `epochs` passes
+    over the task's datapoints, in the order of the stream and in batches of N. The loss is their mean cross-entropy,
+    predicted as a learner predicts (with running statistics).
 
     Args:
-        store: where the points are.
-        network: as `learners.networks.build.build` makes it.
-        seeds: fitted side by side.
+        network: as returned by `learners.networks.build.build`.
+        seeds: fitted together, as a stack.
         schedule: must have sharp boundaries.
         batch_size: N.
         epochs: passes over a task.
-        tell: `tell(what, done, total)`.
+        progress: called with a description, the number of tasks done, and of all tasks.
 
     Returns:
-        One row per seed and task: seed, task (place in the stream), last_batch (index of the batch with the task's last
-        point), loss.
+        One row per seed and task: seed, task (its place in the stream), last_batch (index of the batch with the task's
+        last datapoint), loss.
 
     Raises:
         OrchestratorError: the stream has no sharp boundaries.
@@ -64,26 +64,23 @@ def reference(
     rows = []
     for task, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
         points = source.read(start, stop - start)
-        y = torch.from_numpy(points.labels).to(network.device)
-        ids = torch.from_numpy(points.image_ids)
         model = Model.fresh(network, seeds, "adam", RATE)
         for _ in range(epochs):
-            for at in range(0, stop - start, batch_size):
-                part = slice(at, at + batch_size)
-                model.learn(learners.Batch(images.gather(ids[:, part]), y[:, part], ids[:, part]))
-        loss = _mean_loss(model, images, ids, y)
+            for first in range(0, stop - start, batch_size):
+                model.learn(batch_of(images, points, first, first + batch_size))
+        loss = _mean_loss(model, images, points)
         last = -(-stop // batch_size) - 1
         rows += [(seed, task, last, float(value)) for seed, value in zip(seeds, loss, strict=True)]
-        if tell is not None:
-            tell("fitting in hindsight", task + 1, len(ends))
+        if progress is not None:
+            progress("fitting in hindsight", task + 1, len(ends))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _mean_loss(model: Model, images: learners.ImageTable, ids: torch.Tensor, y: torch.Tensor) -> np.ndarray:
-    total = torch.zeros(len(y), dtype=torch.float64)
-    for at in range(0, y.shape[1], HELD_OUT_AT_ONCE):
-        part = slice(at, at + HELD_OUT_AT_ONCE)
-        logits = model.predict(images.gather(ids[:, part]))
-        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y[:, part].flatten(), reduction="none")
-        total += each.view_as(y[:, part]).double().sum(1).cpu()
-    return np.asarray(total / y.shape[1])
+def _mean_loss(model: Model, images: learners.ImageTable, points: StackedDatapoints) -> np.ndarray:
+    """The mean cross-entropy of each seed [R]."""
+    seeds, count = points.labels.shape
+    total = torch.zeros(seeds, dtype=torch.float64)
+    for start in range(0, count, HELD_OUT_BATCH):
+        batch = batch_of(images, points, start, start + HELD_OUT_BATCH)
+        total += score(model.predict(batch.x), batch.y)[1].sum(1).cpu()
+    return np.asarray(total / count)

@@ -1,7 +1,7 @@
-"""Every curve, with its formula.
+"""The metrics, with their formulas.
 
-Axis legend: R seeds of a stack, J batches of the stream, T tasks that have been evaluated. A value that does not exist
-(yet) is NaN. Lower is better for all of them but `forward_transfer`.
+Axes: R seeds of a stack, J batches of the stream, T evaluated tasks. A value that does not exist (yet) is NaN. Lower is
+better for all metrics except `forward_transfer`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.protocol.curves import Curves
 
 
 def held_out(curves: Curves, column: str = "error") -> np.ndarray:
-    """`validation_error[t]` [R, T]: share of task t's held-out points misclassified after adapting to task t."""
+    """`validation_error[t]` [R, T]: the share of task t's held-out datapoints misclassified after learning task t."""
     evaluations = curves.evaluations
     tasks = int(evaluations["task"].max()) + 1 if evaluations and len(evaluations["task"]) else 0
     out = np.full((len(curves.seeds), tasks), math.nan)
@@ -27,7 +27,7 @@ def held_out(curves: Curves, column: str = "error") -> np.ndarray:
 
 
 def cumulative(error: np.ndarray) -> np.ndarray:
-    """`cumulative_error[t]` [R, T] = mean of `error[0..t]`; the sweep's objective is its last value.
+    """`cumulative_error[t]` [R, T], the mean of `error[0..t]`, whose last value is the sweep's objective.
 
     >>> cumulative(np.array([[1.0, 0.5, 0.0]]))
     array([[1.  , 0.75, 0.5 ]])
@@ -38,7 +38,8 @@ def cumulative(error: np.ndarray) -> np.ndarray:
 def diverged_at(curves: Curves, seed: int) -> int:
     """The batch at which the seed in this row diverged, −1 if it did not.
 
-    An Inf counts, whatever `diverged` says, and so does an online error or loss that is not there: those always exist.
+    A seed that `curves.diverged` does not list has diverged where a value is infinite, or an online error or loss NaN:
+    those two exist for every batch.
     """
     if curves.diverged[seed] >= 0:
         return curves.diverged[seed]
@@ -49,14 +50,14 @@ def diverged_at(curves: Curves, seed: int) -> int:
 
 
 def objective(curves: Curves, metric: str, until: int | None = None) -> np.ndarray | None:
-    """What a sweep minimises, of each seed [R], as it stood after `until` batches (all there are, if not given).
+    """The objective of each seed [R] after `until` batches, or after all of them.
 
-    `cumulative_error` or `validation_error` of the last task that the seed had been evaluated on by then (seeds need
-    not have come equally far: schedules may draw where tasks change), or the mean of a curve by batch. NaN for a seed
-    that had diverged by then. None as long as another one has no value: there is nothing to judge by yet.
+    It is `cumulative_error` or `validation_error` of the seed's last evaluated task, or the mean of a curve by batch.
+    (Tasks may end at different batches for different seeds.) A seed that has diverged by then has NaN. The result is
+    None while another seed has no value yet.
 
     Args:
-        curves: whole, from batch 0 on.
+        curves: from batch 0 on.
 
     >>> evaluations = {"seed": np.array([0, 0]), "task": np.array([0, 1]), "batch": np.array([0, 2])}
     >>> evaluations |= {"error": np.array([0.5, 0.1])}
@@ -70,40 +71,42 @@ def objective(curves: Curves, metric: str, until: int | None = None) -> np.ndarr
 
 
 def objective_by_chunk(curves: Curves, metric: str) -> list[tuple[int, float]]:
-    """The batches after each chunk and the mean over seeds of `objective` then, of those chunks that it is known after.
+    """For each chunk after which the objective exists, the batches after it and the objective's mean over seeds.
 
-    It is what a trial reports, chunk by chunk; NaN from where a seed diverged.
+    A trial reports these values, chunk by chunk; NaN from the chunk in which a seed diverged.
     """
     after = _objective(curves, metric)
-    known = [(end, after(end)) for end in (curves.chunks["batches"].tolist() if curves.chunks else [])]
-    return [(end, float(values.mean())) for end, values in known if values is not None]
+    ends = curves.chunks["batches"].tolist() if curves.chunks else []
+    return [(end, float(values.mean())) for end in ends if (values := after(end)) is not None]
 
 
 def _objective(curves: Curves, metric: str) -> Callable[[int], np.ndarray | None]:
-    """`objective` after so many batches."""
+    """The function from a number of batches to `objective` after them."""
     diverged = np.array([diverged_at(curves, seed) for seed in range(len(curves.seeds))])
     error, evaluated = held_out(curves), held_out(curves, "batch")
     by_task = cumulative(error) if metric == "cumulative_error" else error
 
     def after(batches: int) -> np.ndarray | None:
-        lost = (diverged >= 0) & (diverged < batches)
+        over = (diverged >= 0) & (diverged < batches)
         if metric in ("cumulative_error", "validation_error"):
             tasks = (evaluated < batches).sum(axis=1)
             last = [row[count - 1] if count else math.nan for row, count in zip(by_task, tasks, strict=True)]
         else:
-            last = curves.by_batch[metric][:, :batches].mean(axis=1) if batches else [math.nan] * len(lost)
-        values = np.where(lost, math.nan, np.asarray(last, dtype=float))
-        return None if (np.isnan(values) & ~lost).any() else values
+            last = curves.by_batch[metric][:, :batches].mean(axis=1) if batches else [math.nan] * len(over)
+        values = np.where(over, math.nan, np.asarray(last, dtype=float))
+        return None if (np.isnan(values) & ~over).any() else values
 
     return after
 
 
 def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """`adaptation[k]`: mean, over the tasks that long, of the online error of the k-th batch within a task.
+    """`adaptation[k]`: the mean online error of the k-th batch of a task, over the tasks that have that many batches.
 
-    Of one seed: `online_error` [J] by batch, and the index of each task's last batch, `ends` [T]; what comes after the
-    last end is no whole task and is left out. NaN where a value lacks: of a diverged seed, the tasks before are no mean
-    over tasks.
+    NaN where a task has NaN: after a seed diverged, its earlier tasks alone are no mean over tasks.
+
+    Args:
+        online_error: of one seed by batch, [J].
+        ends: index of each task's last batch, [T]; batches after the last end are of an unfinished task, and ignored.
 
     >>> adaptation(np.array([1.0, 0.5, 0.25, 0.5, 0.25]), np.array([2, 4]))
     array([0.75 , 0.375, 0.25 ])
@@ -118,10 +121,14 @@ def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def regret(online_loss: np.ndarray, last_batch: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """`regret[t]` [T]: sum over tasks up to t of the mean online loss minus the reference's loss on the same points.
+    """`regret[t]` [T]: the sum over tasks up to t of the mean online loss minus the reference's loss on the task.
 
-    Of one seed: `online_loss` [J] by batch, the index of each task's last batch, `last_batch` [T], and the loss of a
-    network that was fitted on that task in hindsight, `reference` [T]. NaN from the first task on that lacks a value.
+    NaN from the first task on that has NaN.
+
+    Args:
+        online_loss: of one seed by batch, [J].
+        last_batch: index of each task's last batch, [T].
+        reference: loss of a network that was fitted to the task in hindsight, [T].
 
     >>> regret(np.array([2.0, 1.0, 1.0, 0.5]), np.array([1, 3]), np.array([0.5, 0.25]))
     array([1. , 1.5])
@@ -132,10 +139,14 @@ def regret(online_loss: np.ndarray, last_batch: np.ndarray, reference: np.ndarra
 
 
 def points_to(error: float, points: np.ndarray, curve: np.ndarray) -> float:
-    """`points_to(e)`: the first n with adaptation[n] ≤ e; inf if that is never reached, NaN if the curve is lost.
+    """`points_to(e)`: the datapoints after which adaptation first is ≤ e; inf if it never is.
 
-    `points` [n] says how many points of the task had been learned before each value of `curve` [n]. As long as
-    values are lacking (the seed diverged), nothing is said.
+    NaN if the curve is empty or has NaN (the seed diverged).
+
+    Args:
+        error: e.
+        points: datapoints of the task learned before each value of the curve, [n].
+        curve: adaptation, [n].
 
     >>> points_to(0.4, np.array([0, 10, 20]), np.array([0.75, 0.375, 0.25]))
     10.0
@@ -148,7 +159,14 @@ def points_to(error: float, points: np.ndarray, curve: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Interval:
-    """Mean over seeds with its 95 % t-interval; `low` and `high` are None where n is 1 (no interval can be had)."""
+    """The mean over seeds with its 95 % t-interval.
+
+    Attributes:
+        mean: NaN if n is 0.
+        low: None if n is below 2, for which no interval exists.
+        high: as `low`.
+        n: seeds with a finite value.
+    """
 
     mean: float
     low: float | None
@@ -162,7 +180,7 @@ class Interval:
 
 
 def interval(values: np.ndarray) -> Interval:
-    """Mean and 95 % t-interval of the finite values [n] (Student's t, n − 1 degrees of freedom).
+    """The mean and 95 % t-interval of the finite values among [n] (Student's t, n − 1 degrees of freedom).
 
     >>> str(interval(np.array([0.1, 0.2, 0.3])))
     '0.2000 ± 0.2484 (n=3)'
@@ -180,18 +198,18 @@ def interval(values: np.ndarray) -> Interval:
 
 def interval_curve(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, low and high [T] over the seeds of a curve [R, T]; low and high are NaN where fewer than two are finite."""
-    there = np.isfinite(curve)
-    n = there.sum(axis=0)
-    some, several = np.maximum(n, 1), np.maximum(n, 2)
-    mean = np.where(n > 0, np.where(there, curve, 0.0).sum(axis=0) / some, math.nan)
-    squares = np.where(there, (curve - mean) ** 2, 0.0).sum(axis=0)
-    half = _t(several - 1) * np.sqrt(squares / (several - 1) / several)
+    finite = np.isfinite(curve)
+    n = finite.sum(axis=0)
+    at_least_1, at_least_2 = np.maximum(n, 1), np.maximum(n, 2)
+    mean = np.where(n > 0, np.where(finite, curve, 0.0).sum(axis=0) / at_least_1, math.nan)
+    squares = np.where(finite, (curve - mean) ** 2, 0.0).sum(axis=0)
+    half = _t(at_least_2 - 1) * np.sqrt(squares / (at_least_2 - 1) / at_least_2)
     half = np.where(n > 1, half, math.nan)
     return mean, mean - half, mean + half
 
 
 def _t(freedom: Any) -> Any:
     """The 0.975 quantile of Student's t."""
-    from scipy import special  # not scipy.stats: a second and more, in the midst of a sweep
+    from scipy import special  # scipy.stats takes more than a second to import
 
     return special.stdtrit(freedom, 0.975)
