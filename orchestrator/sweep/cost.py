@@ -1,4 +1,4 @@
-"""What a plan costs: gradients, which are counted, and seconds, measured on a few batches of each kind of trial."""
+"""The cost of a plan: gradients are counted, and seconds measured on a few batches of each kind of trial."""
 
 from __future__ import annotations
 
@@ -19,20 +19,28 @@ from orchestrator.plan.plan import Configuration, Trial
 from orchestrator.protocol import online
 from orchestrator.protocol.source import StoreSource, StreamShape
 from orchestrator.storage import retention, trial_files
-from orchestrator.sweep.gradient_count import Counted, count, one_pass, pretraining_steps, warm_up
+from orchestrator.sweep.gradient_count import GradientCount, count, one_pass, pretraining_steps, warm_up
 from streams.errors import UserError
 from streams.store.canonical_json import canonical
 from streams.store.task_store import TaskStore
 
 MEASURED_SECONDS = 1.0
-"""How long the measured batches of one kind of configuration may take (at least four are run)."""
+"""Seconds of measured batches for each kind of configuration; at least four batches are run."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one trial: its batches, seconds in a learner actor of its own, gradient evaluations per datapoint, and the
-    bytes that it leaves on disk. ``kept``: how many checkpoints besides the last are among these, each of
-    ``learner_bytes``. ``problem``: why it cannot be measured, empty if it could; then all but ``batches`` is 0."""
+    """The cost of one trial.
+
+    Attributes:
+        batches: Batches of the stream.
+        seconds: Seconds of learning on this machine's CPU.
+        gradient_evaluations_per_datapoint: Gradient evaluations of a replicate, divided by its datapoints.
+        disk_bytes: Bytes that it leaves on disk.
+        kept: Checkpoints besides the last one, which are among these bytes.
+        learner_bytes: Bytes of each checkpoint.
+        problem: Why the cost cannot be measured, or empty; all but `batches` is 0 then.
+    """
 
     batches: int
     seconds: float
@@ -44,12 +52,13 @@ class Cost:
 
 
 def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, Cost]:
-    """The cost of each trial, by key. Trials that differ in real-valued options alone are measured once, if that works.
+    """The cost of each trial, by key.
 
-    A learner that raises is no error here: a run marks its trial as failed, and goes on with the others.
+    Trials that differ only in real-valued options are measured once, if that succeeds.
+    A learner that raises is no error here: a run marks its trial as failed, and continues with the others.
     """
     torch.set_num_threads(min(sweep.threads, os.cpu_count() or 1))
-    counted: dict[str, Counted] = {}
+    gradients: dict[str, GradientCount] = {}
     measured: dict[str, Cost] = {}
     costs = {}
     for trial in trials:
@@ -58,8 +67,8 @@ def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, C
         kind = canonical([options, list(trial.seeds)])
         if kind not in measured:
             try:
-                if options not in counted:
-                    counted[options] = count(
+                if options not in gradients:
+                    gradients[options] = count(
                         store,
                         configuration.learner,
                         configuration.options,
@@ -67,7 +76,7 @@ def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, C
                         configuration.batch_size,
                         sweep.schedule,
                     )
-                measured[kind] = _measure(trial, sweep, store, counted[options])
+                measured[kind] = _measure(trial, sweep, store, gradients[options])
             except UserError:
                 raise
             except Exception as error:
@@ -76,7 +85,7 @@ def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, C
                 costs[trial.key] = _unknown(trial, sweep, store, error)
                 continue
         costs[trial.key] = measured[kind]
-        if configuration.population:  # it keeps its chunks of two rounds' ends besides, for others to copy
+        if configuration.population:  # it also keeps the chunks of two generations, for others to copy
             costs[trial.key] = replace(measured[kind], disk_bytes=2 * measured[kind].disk_bytes)
     return costs
 
@@ -85,7 +94,7 @@ def _structure(trial: Trial) -> dict[str, object]:
     return {key: value for key, value in trial.configuration.options.items() if not isinstance(value, float)}
 
 
-def _measure(trial: Trial, sweep: Sweep, store: TaskStore, counted: Counted) -> Cost:
+def _measure(trial: Trial, sweep: Sweep, store: TaskStore, gradients: GradientCount) -> Cost:
     configuration = trial.configuration
     source = StoreSource(store, list(trial.seeds), sweep.schedule)
     run = online.assemble(
@@ -98,28 +107,33 @@ def _measure(trial: Trial, sweep: Sweep, store: TaskStore, counted: Counted) -> 
         source=source,
     )
     shape = source.shape()
-    seconds = _seconds_before(run, source, configuration, counted)
+    seconds = _seconds_of_pretraining(run, source, configuration, gradients)
     run.advance(min(warm_up(configuration.options, configuration.batch_size), run.total_batches))
-    begun = _next_task(run, shape)
-    by_batch = _measured_batches(run)
+    task_start = _enter_second_task(run, shape)
+    sample = _measured_batches(run)
     kept_at = retention.steps(sweep.document.keep_checkpoints, shape.ends, configuration.batch_size)
     learner_bytes = _learner_bytes(run, configuration)
     disk_bytes = _disk_bytes(run) + len(kept_at) * learner_bytes
-    if run.finished:  # that was all of it
+    if run.finished:  # the whole stream was measured
         seconds += float(run.curves.chunks["seconds"].sum())
+    elif sample.without_ends:
+        seconds += sample.scaled(gradients.updates, run.total_batches)
+        seconds += _seconds_of_ends(run, shape, gradients, task_start)
     else:
-        if by_batch.without_ends:
-            seconds += by_batch.scaled(counted.updates, run.total_batches) + _seconds_of_ends(
-                run, shape, counted, begun
-            )
-        else:
-            seconds += by_batch.scaled(counted.updates + counted.ends, run.total_batches)
-    return Cost(run.total_batches, seconds, counted.total / shape.length, disk_bytes, len(kept_at), learner_bytes)
+        seconds += sample.scaled(gradients.updates + gradients.ends, run.total_batches)
+    return Cost(run.total_batches, seconds, gradients.total / shape.length, disk_bytes, len(kept_at), learner_bytes)
 
 
 @dataclass
-class _Measured:
-    """Some of a thing, which took so long, and so many gradients."""
+class _Sample:
+    """A part of the work that was measured.
+
+    Attributes:
+        number: Its size, in batches.
+        seconds: How long it took.
+        gradients: Gradient evaluations.
+        without_ends: Whether it contains no start or end of a task.
+    """
 
     number: int = 0
     seconds: float = 0.0
@@ -127,27 +141,27 @@ class _Measured:
     without_ends: bool = True
 
     def scaled(self, gradients: float, number: float) -> float:
-        """Seconds of all of it: by its gradients, or by how many there are where none is taken."""
+        """Seconds of the whole work, in proportion to its gradients, or to its size if it takes none."""
         return self.seconds * (gradients / self.gradients if self.gradients else number / self.number)
 
 
-def _seconds_before(
-    run: online.OnlineProtocol, source: StoreSource, configuration: Configuration, counted: Counted
+def _seconds_of_pretraining(
+    run: online.OnlineProtocol, source: StoreSource, configuration: Configuration, gradients: GradientCount
 ) -> float:
-    """Of pretraining; on few batches of it here."""
+    """Seconds of pretraining, scaled from a few batches of it."""
     if not run.learner.pretrain_tasks:
         return 0.0
     steps = pretraining_steps(run.learner, source, configuration.options)
     few = min(steps, warm_up(configuration.options, configuration.batch_size))
     started = time.perf_counter()
-    gradients = run.pretrain(few)
-    return _Measured(few, time.perf_counter() - started, gradients).scaled(counted.pretraining, steps)
+    taken = run.pretrain(few)
+    return _Sample(few, time.perf_counter() - started, taken).scaled(gradients.pretraining, steps)
 
 
-def _next_task(run: online.OnlineProtocol, shape: StreamShape) -> int:
-    """End the present task early for a learner that is told of tasks; returns the batches by then.
+def _enter_second_task(run: online.OnlineProtocol, shape: StreamShape) -> int:
+    """End the present task early for a learner with boundaries; returns the batches by then.
 
-    In its first task it may lack what makes the others dear: a teacher, say, or class means.
+    The first task may be cheaper than the others: it has no teacher, say, and no class means.
     """
     if run.learner.needs_boundaries and run.batches not in _ends(run, shape):
         run.learner.end_task()
@@ -156,13 +170,13 @@ def _next_task(run: online.OnlineProtocol, shape: StreamShape) -> int:
 
 
 def _ends(run: online.OnlineProtocol, shape: StreamShape) -> list[int]:
-    """Batches by which each task is over, on a stream where all seeds leave it together."""
+    """The batches after which each task has ended, on a stream where all seeds leave it together."""
     return [math.ceil(at / run.learner.setting.batch_size) for at, _ in shape.ends[0]]
 
 
-def _measured_batches(run: online.OnlineProtocol) -> _Measured:
-    """Batches from where the run is; without those at a task's begin or end, unless each is at one."""
-    inside, all_of_them = _Measured(), _Measured(without_ends=False)
+def _measured_batches(run: online.OnlineProtocol) -> _Sample:
+    """The next batches of the run; without those at a task's start or end, unless all of them are."""
+    inside, all_of_them = _Sample(), _Sample(without_ends=False)
     first, started = run.batches, time.perf_counter()
     while not run.finished and (run.batches - first < 4 or time.perf_counter() - started < MEASURED_SECONDS):
         slice_ = run.advance(2)
@@ -174,24 +188,26 @@ def _measured_batches(run: online.OnlineProtocol) -> _Measured:
     return inside if inside.number else all_of_them
 
 
-def _seconds_of_ends(run: online.OnlineProtocol, shape: StreamShape, counted: Counted, begun: int) -> float:
-    """Of what happens at the ends of tasks: held-out evaluation, and what a learner does there that is told of them."""
+def _seconds_of_ends(
+    run: online.OnlineProtocol, shape: StreamShape, gradients: GradientCount, task_start: int
+) -> float:
+    """Seconds at the ends of tasks: held-out evaluation, and `end_task` of a learner with boundaries."""
     size = run.learner.setting.batch_size
     started = time.perf_counter()
     run.rehearse_evaluation()
     evaluation = time.perf_counter() - started
-    # Where seeds leave their tasks at different batches, all are predicted whenever one of them does.
+    # Where seeds leave their tasks at different batches, all of them predict whenever one leaves.
     seconds = evaluation * len({math.ceil(at / size) for ends in shape.ends for at, _ in ends})
     if run.learner.needs_boundaries:
         if run.batches in _ends(run, shape):
             run.advance(1)
-        begun = max([begun, *(end for end in _ends(run, shape) if end < run.batches)])
+        task_start = max([task_start, *(end for end in _ends(run, shape) if end < run.batches)])
         before = run.learner.setting.network.gradient_evaluations
         started = time.perf_counter()
-        run.learner.end_task()  # before its time: what is due at one grows with the task's batches
+        run.learner.end_task()  # early: its cost grows with the task's batches, by which it is scaled
         took = time.perf_counter() - started
-        gradients = run.learner.setting.network.gradient_evaluations - before
-        seconds += _Measured(run.batches - begun, took, gradients).scaled(counted.ends, run.total_batches)
+        taken = run.learner.setting.network.gradient_evaluations - before
+        seconds += _Sample(run.batches - task_start, took, taken).scaled(gradients.ends, run.total_batches)
     return seconds
 
 
@@ -209,7 +225,7 @@ def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:
 
 
 def _disk_bytes(run: online.OnlineProtocol) -> int:
-    """Two chunk files at the end of the stream: the state as it is now, and curves that grow with the batches."""
+    """The bytes of two chunk files at the end of the stream: the present state, and curves of all batches."""
     with tempfile.TemporaryDirectory() as folder:
         whole = trial_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
     curves = sum(array.nbytes for array in run.curves.by_batch.values())

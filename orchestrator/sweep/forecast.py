@@ -1,6 +1,6 @@
-"""What `--plan` tells: a plan's trials, what is done of each, and what the rest will cost.
+"""What `--plan` prints: a plan's trials, what is done of each, and what the rest costs.
 
-docs/sweeps.md names the keys of the JSON document.
+docs/sweeps.md describes the keys of the JSON document.
 """
 
 from __future__ import annotations
@@ -35,10 +35,16 @@ State = Literal["waiting", "begun", "finished", "stopped", "failed", "to be draw
 
 
 @dataclass(frozen=True)
-class Row:
-    """A trial; or `count` of them that are still to be drawn, of which `trial` is one that might be.
+class ForecastRow:
+    """A trial, or trials that are still to be drawn.
 
-    ``study``: who will draw them. ``batches_done``: those that the newest chunk file has. ``cost``: of one whole trial.
+    Attributes:
+        trial: The trial, or one that might be drawn.
+        state: Its state; `begun` if it has a chunk file and has not ended.
+        batches_done: The batches in its newest chunk file.
+        cost: Of one whole trial.
+        count: The number of trials.
+        study: The study that will draw them; None for a trial that exists.
     """
 
     trial: Trial
@@ -50,21 +56,21 @@ class Row:
 
     @property
     def to_run(self) -> bool:
-        """Whether a command would run it, or the rest of it."""
+        """Whether a command would run it or continue it."""
         return self.state in ("waiting", "begun", "to be drawn")
 
     @property
     def seconds_left(self) -> float:
-        """Of all `count` together."""
+        """The seconds that are left, of all `count` trials together."""
         if not self.to_run:
             return 0.0
         return self.cost.seconds * self.count * (1 - self.batches_done / self.cost.batches)
 
     @property
     def works(self) -> list[Work]:
-        """What is left, trial by trial."""
-        left = self.cost.batches - self.batches_done
-        return [Work((ANY,), left, self.cost.seconds / self.cost.batches)] * self.count if self.to_run else []
+        """The work that is left, trial by trial."""
+        batches = self.cost.batches - self.batches_done
+        return [Work((ANY,), batches, self.cost.seconds / self.cost.batches)] * self.count if self.to_run else []
 
     @property
     def label(self) -> str:
@@ -74,7 +80,7 @@ class Row:
 
     @property
     def note(self) -> str:
-        """What stands behind the trial in the table."""
+        """The last column of the table."""
         if self.cost.problem:
             return "cannot be measured"
         if self.state == "begun":
@@ -84,30 +90,39 @@ class Row:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A sweep before it is run, or goes on. ``slots``: trials at a time on this machine. ``memory``: bytes of a learner
-    actor, about. ``ledger``: the price, the budget, and what is spent."""
+    """The trials of a sweep, and the cost of those that are left.
+
+    Attributes:
+        sweep: The checked configuration.
+        plan: The trials, and what will be drawn.
+        root: The sweep's folder.
+        rows: One for each trial, and for each study that has trials to draw.
+        slots: Trials that run simultaneously on this machine.
+        memory: Bytes of a learner actor, approximately.
+        ledger: The price, the budget, and what is spent.
+    """
 
     sweep: Sweep
     plan: Plan
     root: Path
-    rows: tuple[Row, ...]
+    rows: tuple[ForecastRow, ...]
     slots: int
     memory: int
     ledger: Ledger
 
     @property
     def to_run(self) -> int:
-        """How many trials are not over."""
+        """The number of trials that have not ended."""
         return sum(row.count for row in self.rows if row.to_run)
 
     @cached_property
     def seconds(self) -> float:
-        """What is left, one trial after the other."""
+        """Seconds that are left, one trial after the other."""
         return sum(row.seconds_left for row in self.rows)
 
     @cached_property
     def seconds_at_once(self) -> float:
-        """What is left, `slots` at a time; as many trials at once as there are, and no trial in two places."""
+        """Seconds that are left with `slots` trials at a time."""
         return seconds_left([work for row in self.rows for work in row.works], self.slots) or 0.0
 
     @property
@@ -121,7 +136,7 @@ class Forecast:
 
     @property
     def beyond(self) -> tuple[str, ...]:
-        """A line for each resource that this machine has not: a cluster may have it."""
+        """A line for each resource of which this machine has too little; a cluster may have more."""
         try:
             check_resources(self.sweep, *_here(self.sweep), "this machine")
         except ConfigError as error:
@@ -134,23 +149,23 @@ class Forecast:
 
     @property
     def disk(self) -> int:
-        """Bytes that the trials that are to run will have on disk."""
+        """Bytes on disk of the trials that have not ended, once they have."""
         return sum(row.cost.disk_bytes * row.count for row in self.rows if row.to_run)
 
     @property
     def checkpoints(self) -> tuple[int, int]:
-        """How many are kept besides the last of each trial, and the bytes of the largest."""
-        left = [row for row in self.rows if row.to_run]
-        return sum(row.cost.kept * row.count for row in left), max((row.cost.learner_bytes for row in left), default=0)
+        """The number of checkpoints besides the last of each trial, and the bytes of the largest."""
+        rows = [row for row in self.rows if row.to_run]
+        return sum(row.cost.kept * row.count for row in rows), max((row.cost.learner_bytes for row in rows), default=0)
 
     @property
     def line(self) -> str:
-        """It all in one line."""
+        """The forecast in one line."""
         return f"{self.sweep.name}: {self._totals()}; cost: about {self.ledger.rates.text(self.seconds)}"
 
     @property
     def text(self) -> str:
-        """Each trial, what is done already, and what the rest costs in time, disk, memory and money."""
+        """Each trial, what is done of it, and what the rest costs in time, disk, memory and money."""
         width = max(len(row.label) for row in self.rows)
         lines = [f"{'hash':12}  {'configuration':{width}}  trials  seeds  batches  gradients/datapoint  seconds"]
         unknown = f"{'?':>19}  {'?':>7}"
@@ -192,7 +207,7 @@ class Forecast:
             "objective": self.sweep.document.objective.metric,
             "seeds": self.sweep.seeds,
             "folder": str(self.root.absolute()),
-            "trials": [_told(row) for row in self.rows],
+            "trials": [_document(row) for row in self.rows],
             "size": self.plan.size,
             "to_run": self.to_run,
             "at_once": self.slots,
@@ -230,25 +245,29 @@ class Forecast:
 
 
 def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = False) -> Forecast:
-    """Look at what the sweep's folder has, and measure a few batches of each kind of configuration that it plans.
+    """Read the sweep's folder, and measure a few batches of each kind of configuration.
 
-    With `rerun` all of its trials are still to run.
+    Args:
+        sweep: The checked configuration.
+        journal: The plan, and the sweep's folder.
+        store: The task store.
+        rerun: Whether all trials will run again.
     """
     plan, root = journal.plan, journal.root
-    stand_ins = {study.key: _any_trial(study) for study in plan.studies}
-    costs = estimate(sweep, [*plan.trials, *stand_ins.values()], store)
-    over: dict[str, State] = {}
-    if not rerun and not isinstance(sweep.scheduler, RunAll):  # without one, what it had stopped goes on
-        over |= dict.fromkeys(journal.stopped(), "stopped")
+    examples = {study.key: _any_trial(study) for study in plan.studies}
+    costs = estimate(sweep, [*plan.trials, *examples.values()], store)
+    states: dict[str, State] = {}
+    if not rerun and not isinstance(sweep.scheduler, RunAll):  # without a scheduler, stopped trials continue
+        states |= dict.fromkeys(journal.stopped(), "stopped")
     for population in () if rerun else plan.populations:
-        over |= dict.fromkeys(failed_members(root, population), "failed")
-    over |= {} if rerun else dict.fromkeys(journal.finished(), "finished")
-    rows = [_row(trial, over, costs, None if rerun else root) for trial in plan.trials]
+        states |= dict.fromkeys(failed_members(root, population), "failed")
+    states |= {} if rerun else dict.fromkeys(journal.finished(), "finished")
+    rows = [_row(trial, states, costs, None if rerun else root) for trial in plan.trials]
     for study in plan.studies:
-        left = study.size - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
-        if left > 0:
-            trial = stand_ins[study.key]
-            rows.append(Row(trial, "to be drawn", 0, costs[trial.key], left, study))
+        count = study.size - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
+        if count > 0:
+            trial = examples[study.key]
+            rows.append(ForecastRow(trial, "to be drawn", 0, costs[trial.key], count, study))
     cpus, gpus = _here(sweep)
     slots = Cluster(cpus, gpus, cpus, gpus, local=True).slots(sweep)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
@@ -257,14 +276,14 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = Fal
 
 
 def _here(sweep: Sweep) -> tuple[int, int]:
-    """CPUs and GPUs of this machine; GPUs are looked for if the sweep wants any."""
+    """CPUs and GPUs of this machine; GPUs are only counted if the sweep needs any."""
     return os.cpu_count() or 1, local_gpus() if sweep.document.resources.gpus else 0
 
 
-def _row(trial: Trial, over: Mapping[str, State], costs: Mapping[str, Cost], root: Path | None) -> Row:
+def _row(trial: Trial, states: Mapping[str, State], costs: Mapping[str, Cost], root: Path | None) -> ForecastRow:
     newest = None if root is None else trial_files.newest(trial.folder(root))
     done = 0 if newest is None else newest.batches
-    return Row(trial, over.get(trial.key, "begun" if done else "waiting"), done, costs[trial.key])
+    return ForecastRow(trial, states.get(trial.key, "begun" if done else "waiting"), done, costs[trial.key])
 
 
 def _any_trial(study: Study) -> Trial:
@@ -272,24 +291,24 @@ def _any_trial(study: Study) -> Trial:
     return study.trial({key: space.draw(rng) for key, space in study.spaces.items()})
 
 
-def _told(row: Row) -> dict[str, Any]:
-    of, known = row.trial.configuration, not row.cost.problem
+def _document(row: ForecastRow) -> dict[str, Any]:
+    configuration, measured = row.trial.configuration, not row.cost.problem
     spaces = {} if row.study is None else row.study.spaces
     return {
         "trial": None if row.study else row.trial.key,
-        "configuration": None if row.study else of.hash,
+        "configuration": None if row.study else configuration.hash,
         "label": row.label,
-        "learner": of.learner,
-        "parameters": {key: value for key, value in of.options.items() if key not in spaces},
+        "learner": configuration.learner,
+        "parameters": {key: value for key, value in configuration.options.items() if key not in spaces},
         "drawn": {key: {space.kind: list(space.values)} for key, space in spaces.items()},
-        "population": of.population or None,
+        "population": configuration.population or None,
         "seeds": list(row.trial.seeds),
         "count": row.count,
         "state": row.state,
         "batches": row.cost.batches,
         "batches_done": row.batches_done,
-        "gradient_evaluations_per_datapoint": row.cost.gradient_evaluations_per_datapoint if known else None,
-        "seconds": row.cost.seconds if known else None,
-        "seconds_left": row.seconds_left if known else None,
-        "disk_bytes": row.cost.disk_bytes if known else None,
+        "gradient_evaluations_per_datapoint": row.cost.gradient_evaluations_per_datapoint if measured else None,
+        "seconds": row.cost.seconds if measured else None,
+        "seconds_left": row.seconds_left if measured else None,
+        "disk_bytes": row.cost.disk_bytes if measured else None,
     }

@@ -1,4 +1,4 @@
-"""What `--plan` says of gradients, against what a whole run takes."""
+"""The gradients that `--plan` prints, against those of a whole run."""
 
 from pathlib import Path
 from typing import Any
@@ -24,26 +24,26 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> TaskStore:
     return build(recipe, list(range(8)), Path(tmp_path_factory.mktemp("store")) / "digits")
 
 
-def options(name: str, **wanted: Any) -> dict[str, Any]:
+def options(name: str, **changes: Any) -> dict[str, Any]:
     known = learners.learner_class(name).options_class.__dataclass_fields__
-    chosen = SMALL | {"window": 12, "hypotheses": 4} | wanted
+    chosen = SMALL | {"window": 12, "hypotheses": 4} | changes
     return {key: chosen.get(key, field.default) for key, field in known.items()}
 
 
-def executed(store: TaskStore, name: str, seeds: int, schedule: Schedule, **wanted: Any) -> int:
-    run = online.assemble(store, name, options(name, **wanted), list(range(seeds)), BATCH, schedule=schedule)
+def executed(store: TaskStore, name: str, seeds: int, schedule: Schedule, **changes: Any) -> int:
+    run = online.assemble(store, name, options(name, **changes), list(range(seeds)), BATCH, schedule=schedule)
     while not run.finished:
         run.advance(10)
     return int(run.curves.chunks["gradient_evaluations"].sum())
 
 
-def planned(store: TaskStore, name: str, schedule: Schedule, **wanted: Any) -> gradient_count.Counted:
-    return gradient_count.count(store, name, options(name, **wanted), 0, BATCH, schedule)
+def planned(store: TaskStore, name: str, schedule: Schedule, **changes: Any) -> gradient_count.GradientCount:
+    return gradient_count.count(store, name, options(name, **changes), 0, BATCH, schedule)
 
 
 @pytest.fixture
 def two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only up to the end of the second task is counted; the other six follow from these two."""
+    """Only two tasks are counted; the other six are extrapolated."""
     monkeypatch.setattr(gradient_count, "SECONDS", 0.0)
 
 
@@ -61,8 +61,8 @@ def test_eight_seeds_take_per_datapoint_what_one_takes(long: TaskStore, name: st
 
 
 @pytest.mark.parametrize("name", ["toe", "ftl"])
-def test_updates_that_grow_with_the_stream_are_foreseen(long: TaskStore, name: str, two_tasks: None) -> None:
-    """From 6 updates a task to 6 + 4·7: within 5 % (the rate is looked at in five places)."""
+def test_updates_that_grow_with_the_stream_are_extrapolated(long: TaskStore, name: str, two_tasks: None) -> None:
+    """From 6 updates a task to 6 + 4·7: within 5 % (the rate is measured at five places)."""
     growth = {"growth": 4, "growth_every": 20}
     flat, grown = (planned(long, name, Sequential(), **more).total for more in ({"growth": 0}, growth))
     assert grown > 1.5 * flat
@@ -76,16 +76,16 @@ def test_without_boundaries_nominal_tasks_are_counted(long: TaskStore, name: str
 
 
 @pytest.mark.parametrize("passes", [1, 4])
-def test_pretraining_is_counted_though_little_of_it_is_done(long: TaskStore, passes: int, two_tasks: None) -> None:
-    schedule, wanted = HeldBack(Sequential(), 6), {"pretrain_tasks": 6, "pretrain_passes": passes}
-    result = planned(long, "moca", schedule, **wanted)
-    # 24 batches a pass; the window of 12 fills with 5 and 10 points before.
+def test_pretraining_is_counted_from_a_few_batches(long: TaskStore, passes: int, two_tasks: None) -> None:
+    schedule, changes = HeldBack(Sequential(), 6), {"pretrain_tasks": 6, "pretrain_passes": passes}
+    result = planned(long, "moca", schedule, **changes)
+    # 24 batches a pass; the window of 12 holds 5 and 10 points in the first two.
     assert result.pretraining == 5 + 10 + 12 * (24 * passes - 2)
     assert (result.updates, result.ends) == (0, 0)
-    assert result.total == executed(long, "moca", 1, schedule, **wanted)
+    assert result.total == executed(long, "moca", 1, schedule, **changes)
 
 
-def test_a_task_that_takes_too_long_is_taken_to_end(long: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_takes_too_long_is_ended_early(long: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of each task is counted: of 6 updates in 4 batches, 1 in the first; the meta-updates likewise."""
     monkeypatch.setattr(gradient_count, "SECONDS", 0.0)
     monkeypatch.setattr(gradient_count, "MOST_SECONDS", 0.0)
