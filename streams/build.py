@@ -17,7 +17,7 @@ from streams.store import manifest as manifests
 from streams.store.cache import cache_folder, locked
 from streams.store.canonical_json import canonical, digest
 from streams.store.checks import check_collected, check_table
-from streams.store.publish import publish, sweep_unfinished, write_images, write_seed
+from streams.store.publish import publish, remove_unfinished, write_images, write_seed
 from streams.store.task_store import TaskStore
 
 MOST_SEEDS = 10_000
@@ -56,7 +56,7 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
             return store
     try:
         with locked(folder):
-            sweep_unfinished(folder)
+            remove_unfinished(folder)
             if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
                 _build_new(recipe, requested, folder, report)
             store = _open(recipe, folder)
@@ -131,7 +131,7 @@ def _add_seeds(recipe: Recipe, store: TaskStore, seeds: list[int], progress: Pro
     for done, seed in enumerate(seeds):
         progress("adding seeds", done, len(seeds))
         folder = store.path / f"seed-{seed}"
-        sweep_unfinished(folder)
+        remove_unfinished(folder)
         table = _table(recipe, store.images, seed)
         publish(folder, partial(write_seed, seed=seed, table=table, store_hash=store.hash))
         progress("adding seeds", done + 1, len(seeds))

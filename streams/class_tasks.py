@@ -17,7 +17,7 @@ MOST_DATAPOINTS = 100_000_000
 """Of one seed, whose table takes about 2 GB, and five times as much during the build."""
 
 
-def class_chain(classes: int, tasks: int, per_task: int, keep: int, draw: np.random.Generator) -> Rows:
+def class_chain(classes: int, tasks: int, per_task: int, keep: int, rng: np.random.Generator) -> Rows:
     """The classes of each task, which keeps `keep` classes of the previous task and takes its others from the rest.
 
     Args:
@@ -25,18 +25,18 @@ def class_chain(classes: int, tasks: int, per_task: int, keep: int, draw: np.ran
         tasks: the number of tasks.
         per_task: the number of classes in a task.
         keep: the number of classes that the next task keeps.
-        draw: the random numbers.
+        rng: the random numbers.
 
     Returns:
         int64 [tasks, per_task].
     """
     chain = np.empty((tasks, per_task), dtype=np.int64)
-    chain[0] = draw.permutation(classes)[:per_task]
+    chain[0] = rng.permutation(classes)[:per_task]
     for task in range(1, tasks):
         previous = chain[task - 1]
         others = np.setdiff1d(np.arange(classes), previous, assume_unique=True)
-        chain[task, :keep] = draw.permutation(previous)[:keep]
-        chain[task, keep:] = draw.permutation(others)[: per_task - keep]
+        chain[task, :keep] = rng.permutation(previous)[:keep]
+        chain[task, keep:] = rng.permutation(others)[: per_task - keep]
     return chain
 
 
@@ -60,13 +60,13 @@ class ClassTasks(Recipe):
     test: int = number(100, "test points of a task", ge=2)
 
     @abstractmethod
-    def draw_points(self, pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+    def draw_points(self, pools: Sequence[Rows], count: int, rng: np.random.Generator) -> Rows:
         """Draw a task's datapoints of one split, in the order of the stream.
 
         Args:
             pools: the rows of each class of the task in the split.
             count: the number of datapoints.
-            draw: the random numbers.
+            rng: the random numbers.
 
         Returns:
             int64 [count, V] rows.
@@ -105,12 +105,12 @@ class ClassTasks(Recipe):
         chain = class_chain(len(names), self.tasks, self.classes_per_task, self.keep, order)
         rows, tasks, splits = [], [], []
         for split, count in ((TRAIN, self.train), (VALIDATION, self.validation), (TEST, self.test)):
-            draw = generator(seed, f"{self.name}/points {split}")
+            rng = generator(seed, f"{self.name}/points {split}")
             inside = np.flatnonzero(images.splits == split)
             pools = [inside[part] for part in rows_by_class(images.classes[inside], len(names))]
             size = self.points(np.array([len(pool) for pool in pools]), count)
             for task, classes in enumerate(chain):
-                points = self.draw_points([pools[each] for each in classes], size, draw)
+                points = self.draw_points([pools[each] for each in classes], size, rng)
                 rows.append(points)
                 tasks.append(np.full(len(points), task, dtype=np.int32))
                 splits.append(np.full(len(points), split, dtype=np.uint8))
@@ -151,9 +151,9 @@ class SingleTasks(ClassTasks):
         """The number of classes."""
         return len(images.class_names)
 
-    def draw_points(self, pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+    def draw_points(self, pools: Sequence[Rows], count: int, rng: np.random.Generator) -> Rows:
         """`count` distinct images of the task's classes."""
-        return draw.permutation(np.concatenate(pools))[:count, None]
+        return rng.permutation(np.concatenate(pools))[:count, None]
 
     def points(self, sizes: npt.NDArray[np.int64], count: int) -> int:
         """`count`, or the number of images of the smallest classes."""
@@ -164,7 +164,7 @@ class SingleTasks(ClassTasks):
         return images.classes[rows[:, 0]]
 
 
-def draw_pairs(pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+def draw_pairs(pools: Sequence[Rows], count: int, rng: np.random.Generator) -> Rows:
     """Draw pairs in random order, exactly half of them of one class.
 
     A pair of one class is two distinct images of a random class; other pairs are one image each of two distinct
@@ -173,7 +173,7 @@ def draw_pairs(pools: Sequence[Rows], count: int, draw: np.random.Generator) -> 
     Args:
         pools: the rows of each class, at least two classes with at least two rows each.
         count: the number of pairs, which must be even.
-        draw: the random numbers.
+        rng: the random numbers.
 
     Returns:
         int64 [count, 2].
@@ -181,13 +181,13 @@ def draw_pairs(pools: Sequence[Rows], count: int, draw: np.random.Generator) -> 
     sizes = np.array([len(pool) for pool in pools])
     flat, firsts = np.concatenate(pools), np.cumsum(sizes) - sizes
     same = np.arange(count) < count // 2
-    left = draw.integers(len(pools), size=count)
-    right = np.where(same, left, (left + draw.integers(1, len(pools), size=count)) % len(pools))
-    left_image = draw.integers(sizes[left])
-    another = (left_image + draw.integers(1, sizes[left])) % sizes[left]
-    right_image = np.where(same, another, draw.integers(sizes[right]))
+    left = rng.integers(len(pools), size=count)
+    right = np.where(same, left, (left + rng.integers(1, len(pools), size=count)) % len(pools))
+    left_image = rng.integers(sizes[left])
+    another = (left_image + rng.integers(1, sizes[left])) % sizes[left]
+    right_image = np.where(same, another, rng.integers(sizes[right]))
     pairs = np.stack([flat[firsts[left] + left_image], flat[firsts[right] + right_image]], axis=1)
-    return draw.permutation(pairs)
+    return rng.permutation(pairs)
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,9 @@ class PairTasks(ClassTasks):
         """Two: 0 different, 1 same."""
         return 2
 
-    def draw_points(self, pools: Sequence[Rows], count: int, draw: np.random.Generator) -> Rows:
+    def draw_points(self, pools: Sequence[Rows], count: int, rng: np.random.Generator) -> Rows:
         """Pairs of the task's classes (see `draw_pairs`)."""
-        return draw_pairs(pools, count, draw)
+        return draw_pairs(pools, count, rng)
 
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
         """1 if both images are of one class, else 0."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from streams.class_tasks import PairTasks
 from streams.errors import SourceError, fault
-from streams.pools import deal_pools
+from streams.pools import split_pools
 from streams.randomness import generator
 from streams.recipe import TEST, Collected, Images, Progress, location, number, silent
 from streams.sources.downloads import downloaded, fingerprint
@@ -67,7 +67,7 @@ class OnlineCifar100(PairTasks):
         if faults:
             raise SourceError(*faults)
         (train_pixels, train_classes), (test_pixels, test_classes) = parts["train"], parts["test"]
-        pools = deal_pools(train_classes, lambda _: (self.validation_images, 0), generator(0, f"{self.name}/pools"))
+        pools = split_pools(train_classes, lambda _: (self.validation_images, 0), generator(0, f"{self.name}/pools"))
         splits = np.concatenate([pools, np.full(len(test_classes), TEST, dtype=np.uint8)])
         source = {
             "name": "CIFAR-100",

@@ -12,15 +12,15 @@ from streams.recipe import TEST, TRAIN, VALIDATION
 Rows = npt.NDArray[np.int64]
 
 
-def deal_pools(
-    classes: npt.NDArray[np.int32], held_out: Callable[[int], tuple[int, int]], draw: np.random.Generator
+def split_pools(
+    classes: npt.NDArray[np.int32], held_out: Callable[[int], tuple[int, int]], rng: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
     """Split the images of each class into the pools 0 train, 1 validation, 2 test.
 
     Args:
         classes: int32 [n], the class of each image.
         held_out: maps the size of a class to its number of validation and of test images.
-        draw: the random numbers.
+        rng: the random numbers.
 
     Returns:
         uint8 [n], the pool of each image.
@@ -28,7 +28,7 @@ def deal_pools(
     splits = np.full(len(classes), TRAIN, dtype=np.uint8)
     for rows in rows_by_class(classes):
         validation, test = held_out(len(rows))
-        shuffled = draw.permutation(rows)
+        shuffled = rng.permutation(rows)
         splits[shuffled[:validation]] = VALIDATION
         splits[shuffled[validation : validation + test]] = TEST
     return splits

@@ -167,11 +167,11 @@ class RainbowDigits(_Rainbow):
         return Collected(collected.pixels, images, collected.source)
 
     def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
-        draw = generator(seed, "rainbow_digits/digits")
+        rng = generator(seed, "rainbow_digits/digits")
         pools = {split: np.flatnonzero(images.splits == split) for split in SPLITS.values()}
         sizes = {TRAIN: self.train, VALIDATION: self.validation, TEST: self.test}
 
         def rows(split: int) -> Rows:
-            return draw.permutation(pools[split])[: sizes[split]]
+            return rng.permutation(pools[split])[: sizes[split]]
 
         return [(rows(TRAIN), rows(VALIDATION), rows(TEST)) for _ in range(self.tasks)]

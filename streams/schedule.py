@@ -117,10 +117,10 @@ class Markov(Schedule):
 
     def _tasks(self, sizes: Sizes, seed: int) -> npt.NDArray[np.int64]:
         length, tasks = int(sizes.sum()), len(sizes)
-        draw = generator(seed, "schedule/markov")
-        change = draw.random(length) < self.hazard
+        rng = generator(seed, "schedule/markov")
+        change = rng.random(length) < self.hazard
         change[0] = False
-        step = draw.integers(1, tasks, size=length) if tasks > 1 else np.zeros(length, dtype=np.int64)
+        step = rng.integers(1, tasks, size=length) if tasks > 1 else np.zeros(length, dtype=np.int64)
         task: npt.NDArray[np.int64] = np.cumsum(np.where(change, step, 0)) % tasks
         return task
 

@@ -15,7 +15,7 @@ from orchestrator.doctor.nodes import Check, check_nodes, gpus_agree, torch_gpus
 from orchestrator.execution.ray_session import local_gpus, prepare_environment
 from orchestrator.storage.remote_folder import marker_file
 from streams.errors import UserError
-from streams.store.address import is_address, shown
+from streams.store.address import is_address, without_keys
 from streams.store.cache import cache_folder
 
 DISTRIBUTION = "foml-orchestrator"
@@ -83,7 +83,7 @@ def disk_space(sweep: Sweep) -> Iterator[Check]:
     folders = {"cache": (cache_folder(), "FOML_CACHE")}
     if is_address(storage):
         with marker_file(storage):
-            yield Check.ok(f"storage {shown(storage)}: can be written")
+            yield Check.ok(f"storage {without_keys(storage)}: can be written")
     else:
         folders = {"storage": (Path(storage), "storage="), **folders}
     for name, (path, setting) in folders.items():

@@ -15,7 +15,7 @@ from orchestrator.execution import nodes
 from orchestrator.execution.nodes import Node
 from orchestrator.execution.ray_session import ray_running
 from orchestrator.storage.remote_folder import has_file, marker_file
-from streams.store.address import shown
+from streams.store.address import without_keys
 
 CLOCKS_S = 2.0
 _ANSWER_S = 120.0
@@ -150,7 +150,7 @@ def _check_joined(joined: list[Node], storage: str, marker: str) -> Iterator[Che
         if offset > CLOCKS_S:
             faults.append(f"its clock is {offset:.0f} s off; run an NTP client there")
         if not reported.sees_storage:
-            faults.append(f"does not see {shown(storage)}; put storage where all nodes see it")
+            faults.append(f"does not see {without_keys(storage)}; put storage where all nodes see it")
         gpus = gpus_agree(reported.torch_gpus, node.gpus, "there")
         if not gpus.passed:
             faults.append(gpus.text)

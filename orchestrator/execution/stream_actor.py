@@ -18,7 +18,7 @@ from orchestrator.storage.mirror import Mirror
 from orchestrator.storage.remote_folder import has_file
 from streams.errors import StoreError
 from streams.schedule import Schedule
-from streams.store.address import is_address, joined, shown
+from streams.store.address import is_address, join, without_keys
 from streams.store.task_store import TaskStore
 from streams.store.transport import localise, share
 from streams.stream import Datapoints
@@ -163,8 +163,8 @@ class StreamActors:
         else:
             self._shared = self._root.parent / SHARED_STORES / store.hash
             if mirror is not None:
-                self._shared = joined(self._storage, SHARED_STORES, store.hash)
-            self._addresses = [str(store.path), joined(self._storage, SHARED_STORES, store.hash)]
+                self._shared = join(self._storage, SHARED_STORES, store.hash)
+            self._addresses = [str(store.path), join(self._storage, SHARED_STORES, store.hash)]
         self._handles: dict[str, Any] = {}
         self._marker = self._root / f".seen-{secrets.token_hex(8)}"
         self._stop = threading.Event()
@@ -230,7 +230,7 @@ class StreamActors:
         if unseen:
             rule = f"must be a folder that every node sees; not seen from {', '.join(sorted(unseen))}"
             remedy = "put it on shared storage, such as storage=/srv/foml/results or storage=s3://bucket/results"
-            got = self._root.parent if self._mirror is None else shown(self._storage)
+            got = self._root.parent if self._mirror is None else without_keys(self._storage)
             faults.insert(0, fault("storage", "", rule, got, remedy))
         return faults
 

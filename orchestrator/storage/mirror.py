@@ -20,7 +20,7 @@ from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage import trial_files
 from orchestrator.storage.remote_folder import RemoteFolder, address_faults, complete_files, download
-from streams.store.address import is_address, joined, shown
+from streams.store.address import is_address, join, without_keys
 from streams.store.cache import cache_folder, locked
 
 
@@ -42,15 +42,15 @@ class Mirror:
 
     def __init__(self, storage: str, name: str) -> None:
         folder = sweep_folder("", name).name
-        self.address = joined(storage, quote(folder))
-        self.storage, self.shown = storage, shown(self.address)
-        storage_hash = hashlib.sha256(shown(storage).encode()).hexdigest()[:12]
+        self.address = join(storage, quote(folder))
+        self.storage, self.shown = storage, without_keys(self.address)
+        storage_hash = hashlib.sha256(without_keys(storage).encode()).hexdigest()[:12]
         self.local = cache_folder() / "sweeps" / storage_hash / folder
         with address_faults(storage):
             self._remote = RemoteFolder(self.address)
 
     def trial_address(self, key: str) -> str:
-        return joined(self.address, key)
+        return join(self.address, key)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Mirror:
         """
         with address_faults(self.address):
             folder = path.parent.relative_to(self.local)
-            RemoteFolder(joined(self.address, *folder.parts) if folder.parts else self.address).put(path)
+            RemoteFolder(join(self.address, *folder.parts) if folder.parts else self.address).put(path)
 
     def remove(self, path: Path) -> None:
         """Delete a file of the sweep's folder (not of a trial's) at the address."""
@@ -107,7 +107,7 @@ class Mirror:
         """Upload a report beside the trials."""
         with address_faults(self.address):
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                RemoteFolder(joined(self.address, "report", *path.parent.relative_to(folder).parts)).put(path)
+                RemoteFolder(join(self.address, "report", *path.parent.relative_to(folder).parts)).put(path)
 
     def forget(self, key: str) -> None:
         """Delete all files of one trial at the address."""

@@ -19,7 +19,7 @@ from pyarrow import fs
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.storage import atomic
-from streams.store.address import is_address, open_address, shown
+from streams.store.address import is_address, open_address, without_keys
 
 FAILURES = (OSError, pa.ArrowException, ValueError)
 """What an address that is unreachable or denies access raises."""
@@ -31,7 +31,7 @@ class RemoteFolder:
     """One folder at an address, without subfolders: files are uploaded, read and removed by name."""
 
     def __init__(self, address: str) -> None:
-        self.shown = shown(address)
+        self.shown = without_keys(address)
         self._files, self._root = open_address(address)
 
     def listing(self) -> dict[str, fs.FileInfo]:
@@ -122,7 +122,9 @@ def address_faults(address: str) -> Iterator[None]:
         yield
     except FAILURES as error:
         rule = f"must be a folder, or an address that can be read and written ({atomic.reason(error)})"
-        raise ConfigError(fault("storage", "", rule, shown(address), "check bucket, rights and AWS_* here")) from None
+        raise ConfigError(
+            fault("storage", "", rule, without_keys(address), "check bucket, rights and AWS_* here")
+        ) from None
 
 
 @contextmanager
@@ -153,5 +155,5 @@ def has_file(address: str, name: str) -> bool:
     try:
         return RemoteFolder(address).has(name)
     except FAILURES as error:
-        logger.warning("%s: %s", shown(address), error)
+        logger.warning("%s: %s", without_keys(address), error)
         return False

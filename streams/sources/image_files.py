@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streams.errors import SourceError, fault
-from streams.pools import deal_pools
+from streams.pools import split_pools
 from streams.randomness import generator
 from streams.recipe import Collected, Images, Progress
 from streams.sources.decode import decode
@@ -105,7 +105,7 @@ def collect_files(
         raise SourceError(fault(source.root, "must hold at least one image of a class that is large enough"))
     classes, names = classes_from_labels(labels, source.root)
     _check_sizes(names, np.bincount(classes), pools)
-    splits = deal_pools(classes, pools.held_out, generator(0, purpose))
+    splits = split_pools(classes, pools.held_out, generator(0, purpose))
     record: dict[str, Any] = {"name": source.name, "files": {f"{len(source.files)} images": decoded.digest}}
     record["notices"] = notices
     record["skipped"] = [source.files[row] for row in decoded.bad]

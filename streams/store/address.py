@@ -32,16 +32,16 @@ def open_address(address: str) -> tuple[fs.FileSystem, PurePosixPath]:
     return files, PurePosixPath(root)
 
 
-def shown(address: str) -> str:
+def without_keys(address: str) -> str:
     """The address without the keys that it may contain (`s3://key:secret@bucket/store?endpoint_override=...`)."""
     scheme, _, rest = address.partition("?")[0].rstrip("/").partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
-def joined(address: str, *names: str) -> str:
+def join(address: str, *names: str) -> str:
     """The address of `names` below another address.
 
-    >>> joined("s3://bucket/results?region=eu-west-1", "sweep", "trial")
+    >>> join("s3://bucket/results?region=eu-west-1", "sweep", "trial")
     's3://bucket/results/sweep/trial?region=eu-west-1'
     """
     place, question, options = address.partition("?")

@@ -43,7 +43,7 @@ def publish(folder: Path, write: Callable[[Path], object]) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def sweep_unfinished(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove the unfinished folders of killed builds of `folder`; the caller must hold the folder's lock."""
     for unfinished in folder.parent.glob(f"{temporary_prefix(folder)}*"):
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -12,10 +12,10 @@ from pyarrow import fs
 from streams.errors import StoreError, fault
 from streams.recipe import Progress, silent
 from streams.store import manifest as manifests
-from streams.store.address import is_address, joined, open_address, shown
+from streams.store.address import is_address, join, open_address, without_keys
 from streams.store.cache import cache_folder, locked
 from streams.store.manifest_rules import SEED_KEYS, seed_faults
-from streams.store.publish import publish, sweep_unfinished
+from streams.store.publish import publish, remove_unfinished
 from streams.store.tables import DATAPOINTS, IMAGES
 from streams.store.task_store import TaskStore
 
@@ -42,13 +42,13 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
     remote = _Remote(str(address), silent if progress is None else progress)
     folder = cache_folder() / "copies" / remote.hash()
     with locked(folder):
-        sweep_unfinished(folder)
+        remove_unfinished(folder)
         if not folder.is_dir():
             publish(folder, remote.copy_store)
         for seed in remote.seeds():
             target = folder / seed
             if not target.is_dir():
-                sweep_unfinished(target)
+                remove_unfinished(target)
                 publish(target, lambda unfinished, s=seed: remote.copy_seed(unfinished, s, folder.name))  # type: ignore[misc]
     return folder
 
@@ -68,7 +68,7 @@ def share(store: TaskStore, where: Path | str) -> None:
     }
     for part, names in parts.items():
         if is_address(where):
-            _upload(store.path / part, joined(str(where), part) if part else str(where), names)
+            _upload(store.path / part, join(str(where), part) if part else str(where), names)
         elif not (Path(where) / part).is_dir():
 
             def copy(unfinished: Path, source: Path = store.path / part, names: Iterable[str] = names) -> None:
@@ -92,7 +92,7 @@ class _Remote:
     """A store at an address, read through `pyarrow.fs`."""
 
     def __init__(self, address: str, progress: Progress) -> None:
-        self._address = shown(address)
+        self._address = without_keys(address)
         self._progress = progress
         try:
             self._files, self._root = open_address(address)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streams.class_tasks import class_chain, draw_pairs
-from streams.pools import deal_pools
+from streams.pools import split_pools
 from streams.randomness import generator
 
 
@@ -76,7 +76,7 @@ def test_pairs_are_uniform_over_classes_and_images() -> None:
 @given(st.lists(st.integers(3, 40), min_size=1, max_size=8), st.integers(0, 1_000))
 def test_pools_are_split_within_each_class(sizes: list[int], seed: int) -> None:
     classes = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)
-    splits = deal_pools(generator(seed, "order").permutation(classes), lambda n: (n // 3, 1), of(seed))
+    splits = split_pools(generator(seed, "order").permutation(classes), lambda n: (n // 3, 1), of(seed))
     shuffled = generator(seed, "order").permutation(classes)
     for each, size in enumerate(sizes):
         counts = np.bincount(splits[shuffled == each], minlength=3).tolist()

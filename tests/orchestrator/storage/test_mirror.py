@@ -15,7 +15,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import Mirror, TrialCopy, open_folder
 from orchestrator.storage.remote_folder import RemoteFolder, has_file
 from orchestrator.storage.trial_files import SupersededError
-from streams.store.address import joined, open_address
+from streams.store.address import join, open_address
 from tests.orchestrator.sweep_command import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
 
 
@@ -39,7 +39,7 @@ def test_files_of_one_machine_are_synchronized_to_another(
 
 
 def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(storage: str) -> None:
-    address = joined(storage, "sweep", "trial")
+    address = join(storage, "sweep", "trial")
     first = TrialCopy(address)
     attempt = trial_files.claim(first.folder)
     first.claim(attempt)
@@ -63,7 +63,7 @@ def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(sto
 
 
 def test_a_new_attempt_resumes_from_what_the_old_one_wrote_before_the_claim(storage: str) -> None:
-    address = joined(storage, "sweep", "trial")
+    address = join(storage, "sweep", "trial")
     first = TrialCopy(address)
     first.claim(trial_files.claim(first.folder))
     (first.folder / "chunk-00000002-0001.pt").write_text("2")
@@ -81,7 +81,7 @@ def test_a_new_attempt_resumes_from_what_the_old_one_wrote_before_the_claim(stor
 
 
 def test_of_two_claims_of_the_same_attempt_one_wins(storage: str) -> None:
-    address = joined(storage, "sweep", "trial")
+    address = join(storage, "sweep", "trial")
     one, two = TrialCopy(address), TrialCopy(address)
     for copy, owner in ((one, "one 1\n"), (two, "two 1\n")):
         (copy.folder / "attempt-0001").write_text(owner)
@@ -93,7 +93,7 @@ def test_of_two_claims_of_the_same_attempt_one_wins(storage: str) -> None:
 
 def test_chunks_replaced_during_the_download(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The listed files are deleted before they are read, and newer ones were uploaded."""
-    address = joined(storage, "sweep", "trial")
+    address = join(storage, "sweep", "trial")
 
     def put(*batches: int) -> None:
         for each in batches:
@@ -141,7 +141,7 @@ def test_synchronization_does_not_delete_files_before_their_upload(
         journal.keep(root / name, "new")
         threads[-1].join(120)
         assert (root / name).read_text() == "new"
-        assert has_file(joined(mirror.address, *Path(name).parts[:-1]), Path(name).name)
+        assert has_file(join(mirror.address, *Path(name).parts[:-1]), Path(name).name)
     assert len(threads) == 2
 
 
@@ -165,12 +165,12 @@ def test_a_killed_sweep_resumed_from_s3_alone_has_the_same_curves(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_with(tmp_path / "work", LONG.replace("chunk: 2", "chunk: 5"))  # uploaded one by one
-    address = joined(s3, "long")
+    address = join(s3, "long")
     files, root = open_address(address)
 
     def reached(batches: int) -> bool | None:
         keys = [key for key in RemoteFolder(address).folders() if key != "report"]
-        names = [name for key in keys for name in RemoteFolder(joined(address, key)).listing()]
+        names = [name for key in keys for name in RemoteFolder(join(address, key)).listing()]
         return any(int(name[6:14]) >= batches for name in names if name.startswith("chunk-")) or None
 
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
@@ -188,9 +188,9 @@ def test_a_killed_sweep_resumed_from_s3_alone_has_the_same_curves(
     assert f"checkpoints: {address}/<trial>/learner.pt" in resumed.stdout
     assert (folder / "results/long/report/learning_curves.png").stat().st_size > 10_000
     assert {"learner.pt", "attempt-0001", "attempt-0002"} <= set(
-        RemoteFolder(joined(address, one_trial(address))).listing()
+        RemoteFolder(join(address, one_trial(address))).listing()
     )
-    assert "report.html" in RemoteFolder(joined(address, "report")).listing()
+    assert "report.html" in RemoteFolder(join(address, "report")).listing()
     shutil.rmtree(tmp_path / "another" / "sweeps")
     fetched, _ = open_folder(s3, "long")
     shutil.rmtree(folder / "results/long")

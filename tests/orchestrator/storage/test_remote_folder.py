@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.storage.remote_folder import RemoteFolder, has_file, marker_file
-from streams.store.address import joined
+from streams.store.address import join
 
 
 def test_put_has_and_read(storage: str, tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_put_has_and_read(storage: str, tmp_path: Path) -> None:
     RemoteFolder(storage).put(tmp_path / "sweep.json")
     assert has_file(storage, "sweep.json")
     assert not has_file(storage, "nothing")
-    assert not has_file(joined(storage, "nowhere"), "sweep.json")
+    assert not has_file(join(storage, "nowhere"), "sweep.json")
     assert RemoteFolder(storage).read("sweep.json") == b"{}"
 
 
@@ -51,7 +51,7 @@ def test_a_file_that_two_processes_remove_is_removed(
 
 
 def test_temporary_files_are_neither_downloaded_nor_deleted(storage: str, tmp_path: Path) -> None:
-    address = joined(storage, "sweep", "trial")
+    address = join(storage, "sweep", "trial")
     (tmp_path / ".chunk.7").write_text("half")
     RemoteFolder(address).put(tmp_path / ".chunk.7")
     (tmp_path / "copy").mkdir()
