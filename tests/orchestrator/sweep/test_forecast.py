@@ -71,7 +71,7 @@ def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) ->
     assert [trial["seconds_left"] for trial in trials] == pytest.approx(left)
     assert (content["size"], content["to_run"], content["at_once"]) == (4, 3, SLOTS)
     assert content["seconds"] == pytest.approx(sum(left))
-    # Two of the three run side by side, the third after the shorter one of them; on more processors all at once.
+    # Two of the three run side by side, the third after the shorter one of them; on more processors all three simultaneously.
     at_once = max(left[1] + left[3], left[2]) if left[1] < left[2] else max(left[1], left[2] + left[3])
     assert content["seconds_at_once"] == pytest.approx({1: sum(left), 2: at_once}.get(SLOTS, max(left)))
     assert content["disk_bytes"] == sum(trial["disk_bytes"] for trial in trials[1:]) > 10_000
