@@ -48,7 +48,7 @@ class Output:
             on_screen: Called once when a screen starts, to report the trials that ended before.
         """
         if self.quiet:
-            progress.tell, progress.lines = _ignore, False
+            progress.write, progress.periodic = _ignore, False
             yield
         elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             from orchestrator.console.screen import Screen  # rich: only in a terminal

@@ -1,7 +1,6 @@
-"""What a running sweep tells: trials done, each one's error so far, and an estimate of the time left.
+"""Progress of a running sweep: finished trials, the error of each trial so far, and an estimate of the time left.
 
-`Progress` knows how every trial stands. It prints a plain line every few seconds, unless a screen (`screen.py`) shows
-what it knows.
+`Progress` holds the state of every trial. It prints a line every few seconds, unless a `Screen` displays the state.
 """
 
 from __future__ import annotations
@@ -13,20 +12,55 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TextIO
 
+from orchestrator.plan.fate import Ending
 from orchestrator.plan.plan import Plan
 from streams.store.canonical_json import canonical
 
 INTERVAL = 5.0
 """Seconds between two lines."""
 WINDOW = 60.0
-"""Seconds that throughput is a mean over."""
+"""Seconds over which the throughput is averaged."""
+
+
+class State(StrEnum):
+    """The state of a trial, by the word that is displayed."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+_STATES = {Ending.FINISHED: State.DONE, Ending.FAILED: State.FAILED, Ending.STOPPED: State.STOPPED}
 
 
 @dataclass
 class TrialState:
-    """How a trial stands. ``values``: the objective of each of its seeds so far. ``memory``, ``gpu_memory``: bytes."""
+    """The state of a trial.
+
+    Attributes:
+        label: Of its configuration.
+        configuration: The configuration's hash.
+        seeds: Its stack.
+        batch_size: Datapoints per batch.
+        batches: Batches learned.
+        total: Batches of the stream; 0 before the first result.
+        error: The objective so far; NaN if a seed diverged.
+        state: Its state.
+        seconds: Spent on learning since the command started.
+        learned: Batches learned since the command started.
+        started: The time at which it took its slot.
+        first: The time of its first result since the command started, and its batches then.
+        last: The same of its last result.
+        startup: Seconds from taking its slot to the first batch.
+        values: The objective of each seed so far.
+        memory: Bytes that its actor holds.
+        gpu_memory: Bytes that its actor holds on GPUs.
+    """
 
     label: str
     configuration: str
@@ -35,51 +69,60 @@ class TrialState:
     batches: int = 0
     total: int = 0
     error: float | None = None
-    state: str = "waiting"  # waiting, running, done, failed, stopped
+    state: State = State.WAITING
     seconds: float = 0.0
-    """Spent learning, in this run of the command."""
     learned: int = 0
-    """Batches learned in this run of the command."""
-    began: float | None = None
-    """When it took its slot; ``first``, ``last``: its first and last result of this run, and the batches by then."""
+    started: float | None = None
     first: tuple[float, int] | None = None
     last: tuple[float, int] | None = None
-    start: float | None = None
-    """Seconds from its slot to the first batch."""
+    startup: float | None = None
     values: tuple[float, ...] = ()
     memory: int | None = None
     gpu_memory: int = 0
 
     @property
     def pace(self) -> float | None:
-        """Seconds per batch by the clock, from its first to its last result; as its actor says while there is but one.
+        """Seconds per batch between the first and the last result; with one result, as the actor measured it.
 
-        The clock has more in it: checkpoints, results on their way, other trials that take the processor.
+        The former includes checkpoints, the transfer of results, and the load of other trials.
         """
         if self.first is not None and self.last is not None and self.last[1] > self.first[1]:
             return (self.last[0] - self.first[0]) / (self.last[1] - self.first[1])
         return self.seconds / self.learned if self.learned else None
 
+    @property
+    def share(self) -> float:
+        """The share of the stream that is learned."""
+        return 1.0 if self.state is State.DONE else self.batches / self.total if self.total else 0.0
+
 
 class Progress:
-    """Plain lines, one every few seconds; `out` is standard error unless said otherwise.
+    """The state of a sweep's trials, printed as a line every few seconds.
 
-    ``tell``: what prints a line. ``lines``: whether lines come by themselves. ``size``: trials of the whole plan.
+    Args:
+        plan: Of the sweep.
+        slots: The number of trials that run simultaneously.
+        out: Where lines are printed; standard error if None.
+        clock: Returns seconds.
+
+    Attributes:
+        write: Prints a line.
+        periodic: Whether the state is printed every few seconds.
     """
 
     def __init__(self, plan: Plan, slots: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
         self._plan = plan
-        self._known: dict[str, TrialState] = {}
+        self._states: dict[str, TrialState] = {}
         self._kinds: dict[str, tuple[str, ...]] = {}
         self._slots, self._out, self._clock = max(1, slots), out or sys.stderr, clock
-        self._started = self._told = clock()
+        self._started = self._printed = clock()
         self._learned: deque[tuple[float, int]] = deque()
-        self.tell: Callable[[str], None] = lambda text: print(text, file=self._out, flush=True)
-        self.lines = True
+        self.write: Callable[[str], None] = lambda text: print(text, file=self._out, flush=True)
+        self.periodic = True
 
     def say(self, text: str) -> None:
-        """One line, at once."""
-        self.tell(text)
+        """Print a line immediately."""
+        self.write(text)
 
     @property
     def name(self) -> str:
@@ -88,42 +131,49 @@ class Progress:
 
     @property
     def size(self) -> int:
+        """The number of trials of the whole plan."""
         return self._plan.size
 
     @property
     def seconds(self) -> float:
-        """Since the trials began."""
+        """Since the first trial started."""
         return self._clock() - self._started
 
     @property
     def trials(self) -> list[TrialState]:
-        """Every trial that is planned or was drawn, as it stands."""
+        """The state of every trial that is planned or was sampled."""
         return list(self._trials.values())
 
     @property
     def _trials(self) -> dict[str, TrialState]:
-        for trial in self._plan.trials[len(self._known) :]:
+        for trial in self._plan.trials[len(self._states) :]:
             configuration = trial.configuration
             state = TrialState(configuration.label, configuration.hash, tuple(trial.seeds), configuration.batch_size)
-            whole = {key: value for key, value in configuration.options.items() if not isinstance(value, float)}
-            self._kinds[trial.key] = (canonical([configuration.learner, whole]), configuration.learner, ANY)
-            self._known.setdefault(trial.key, state)  # a screen's thread looks here, too
-        return self._known
+            options = {key: value for key, value in configuration.options.items() if not isinstance(value, float)}
+            self._kinds[trial.key] = (canonical([configuration.learner, options]), configuration.learner, ANY)
+            self._states.setdefault(trial.key, state)  # atomic: a screen's thread reads the states, too
+        return self._states
 
-    def already(self, key: str, how: str = "done") -> None:
-        """The trial had ended before the command began."""
-        self._trials[key].state = how
+    def ended_before(self, key: str, ending: Ending) -> None:
+        """A trial had ended before the command started."""
+        self._trials[key].state = _STATES[ending]
 
     def started(self, key: str) -> None:
+        """A trial took a slot."""
         trial = self._trials[key]
-        trial.state, trial.began, trial.first, trial.last = "running", self._clock(), None, None
+        trial.state, trial.started, trial.first, trial.last = State.RUNNING, self._clock(), None, None
 
     def paused(self, key: str) -> None:
-        """The trial waits for others, and will go on."""
-        self._trials[key].state = "waiting"
+        """A trial gave its slot up and will continue."""
+        self._trials[key].state = State.WAITING
+
+    def actor_died(self, key: str, reason: str) -> None:
+        """A trial's actor died, and another one will continue from the last chunk."""
+        self.paused(key)
+        self.say(f"{self._trials[key].label} ({key}): its actor died, another resumes from its last chunk: {reason}")
 
     def advanced(self, key: str, batches: int, total: int, learned: int, seconds: float, error: float | None) -> None:
-        """A chunk of `learned` batches took `seconds`; the trial is at `batches` of `total`."""
+        """A chunk of `learned` batches took `seconds`; the trial has learned `batches` of `total`."""
         trial = self._trials[key]
         trial.batches, trial.total, trial.error = batches, total, error if error is not None else trial.error
         trial.learned, trial.seconds = trial.learned + learned, trial.seconds + seconds
@@ -132,80 +182,73 @@ class Progress:
             trial.last = (now, batches)
             if trial.first is None:
                 trial.first = trial.last
-                if trial.began is not None:
-                    trial.start = max(0.0, now - trial.began - seconds)
+                if trial.started is not None:
+                    trial.startup = max(0.0, now - trial.started - seconds)
         while self._learned and self._learned[0][0] < now - WINDOW:
             self._learned.popleft()
         self._learned.append((now, learned * trial.batch_size * len(trial.seeds)))
-        if self.lines and now - self._told >= INTERVAL:
-            self._told = now
+        if self.periodic and now - self._printed >= INTERVAL:
+            self._printed = now
             self.say(self.line())
 
     def measured(self, key: str, values: Sequence[float], memory: int | None = None, gpu_memory: int = 0) -> None:
-        """The objective of each seed of a trial as it stands, and the bytes that its actor holds."""
+        """The objective of each seed of a trial so far, and the bytes that its actor holds."""
         trial = self._trials[key]
         trial.values = tuple(values) or trial.values
         trial.memory, trial.gpu_memory = memory, gpu_memory
 
+    def ended(self, key: str, ending: Ending) -> None:
+        """A trial finished, failed, or was stopped by the scheduler."""
+        self._trials[key].state = _STATES[ending]
+        if self.periodic:
+            self.say(self.line())
+
     def datapoints_per_second(self) -> float | None:
-        """Learned in the last minute, a datapoint of each seed counting as one; None before the first chunk."""
+        """The datapoints of all seeds learned in the last minute, per second; None before the first chunk."""
         now, span = self._clock(), min(WINDOW, self.seconds)
         learned = list(self._learned)
         return sum(count for at, count in learned if at > now - WINDOW) / span if learned and span > 0 else None
 
-    def again(self, key: str, reason: str) -> None:
-        """The trial's actor died, and another will go on from the last chunk."""
-        self.say(f"{self._trials[key].label} ({key}): its actor died, another goes on from its last chunk: {reason}")
-
-    def ended(self, key: str, how: str) -> None:
-        """`how`: done, failed, or stopped by the scheduler."""
-        self._trials[key].state = how
-        if self.lines:
-            self.say(self.line())
-
     def line(self) -> str:
-        """The state of things in one line."""
+        """The state of the sweep in one line."""
         trials = self._trials.values()
-        done = sum(trial.state == "done" for trial in trials)
-        parts = [f"[{clock_time(self.seconds)}] {done}/{self._plan.size} trials done"]
-        for state in ("failed", "stopped"):
-            if count := sum(trial.state == state for trial in trials):
-                parts[0] += f", {count} {state}"
-        left = self.seconds_left()
-        parts.append(f"ETA {'–' if left is None else clock_time(left)}")
+        counts = {state: sum(trial.state is state for trial in trials) for state in State}
+        parts = [f"[{clock_time(self.seconds)}] {counts[State.DONE]}/{self._plan.size} trials done"]
+        parts[0] += "".join(f", {counts[state]} {state}" for state in (State.FAILED, State.STOPPED) if counts[state])
+        parts.append(self.eta())
         for trial in trials:
-            if trial.state == "running" and trial.total:
-                parts.append(f"{trial.label}: {_told(trial.error)} at {100 * trial.batches // trial.total} %")
+            if trial.state is State.RUNNING and trial.total:
+                parts.append(f"{trial.label}: {_error(trial.error)} at {100 * trial.batches // trial.total} %")
         return " · ".join(parts)
 
+    def eta(self) -> str:
+        """The estimate of the time left, as text."""
+        seconds = self.seconds_left()
+        return f"ETA {'–' if seconds is None else clock_time(seconds)}"
+
     def seconds_left(self) -> float | None:
-        """Estimate of the time until the last trial is over; see `eta`."""
+        """The estimate of the time until the last trial ends; see the function `seconds_left`."""
         trials = self._trials
         total = max((trial.total for trial in trials.values()), default=0)
-        works = [
-            Work(
-                self._kinds[key],
-                (trial.total or total) - trial.batches if trial.state in ("waiting", "running") else 0,
-                trial.pace,
-                trial.state == "running",
-            )
-            for key, trial in trials.items()
-        ]
-        works += [Work((ANY,), total)] * (self._plan.size - len(trials))  # those that are still to be drawn
-        starts = [trial.start for trial in trials.values() if trial.start is not None]
-        # Not the mean: the first ones wait for their processes, the others find them there.
-        return seconds_left(works, self._slots, min(starts, default=0.0))
+        works = []
+        for key, trial in trials.items():
+            is_open = trial.state in (State.WAITING, State.RUNNING)
+            batches = (trial.total or total) - trial.batches if is_open else 0
+            works.append(Work(self._kinds[key], batches, trial.pace, trial.state is State.RUNNING))
+        works += [Work((ANY,), total)] * (self._plan.size - len(trials))  # trials that are not sampled yet
+        startups = [trial.startup for trial in trials.values() if trial.startup is not None]
+        # The shortest, not the mean: the first trials also wait for their worker processes to start.
+        return seconds_left(works, self._slots, min(startups, default=0.0))
 
 
-def _told(error: float | None) -> str:
-    """NaN: of one seed at least."""
+def _error(error: float | None) -> str:
     if error is None:
         return "error –"
     return "diverged" if math.isnan(error) else f"error {error:.3f}"
 
 
 def clock_time(seconds: float) -> str:
-    """Minutes and seconds, and hours if there are any.
+    """Minutes and seconds, with hours if there are any.
 
     >>> clock_time(75), clock_time(3700)
     ('1:15', '1:01:40')
@@ -216,16 +259,18 @@ def clock_time(seconds: float) -> str:
 
 
 ANY = ""
-"""The kind that every trial is of."""
+"""The kind of every trial."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One trial.
+    """The remaining work of a trial.
 
-    ``kinds``: whose pace it is expected to have as long as it has none of its own, from the most alike to the least.
-    ``left``: batches still to learn, 0 if it has ended. ``pace``: seconds per batch, None before its first chunk.
-    ``running``: whether it has a slot now.
+    Attributes:
+        kinds: The kinds whose mean pace the trial has until it has its own, the most specific first.
+        left: Batches still to learn; 0 if it has ended.
+        pace: Seconds per batch; None before its first chunk.
+        running: Whether it has a slot now.
     """
 
     kinds: tuple[str, ...]
@@ -235,10 +280,10 @@ class Work:
 
 
 def seconds_left(works: Sequence[Work], slots: int, start: float = 0.0) -> float | None:
-    """Seconds until the last trial is over, None as long as nothing was learned.
+    """Seconds until the last trial ends; None before the first chunk.
 
-    Every open trial learns at its own pace, or at the mean pace of those most like it. The running ones keep their
-    slots, and the others take, in their order, the slot that is free first, and `start` seconds to begin.
+    Every open trial learns at its own pace, or else at the mean pace of its most specific kind that has one. Waiting
+    trials take, in order, the slot that is free first, and need `start` seconds to start.
 
     >>> seconds_left([Work(("foml", ANY), 10, 0.5, True), Work(("foml", ANY), 20)], 1)
     15.0
@@ -250,19 +295,19 @@ def seconds_left(works: Sequence[Work], slots: int, start: float = 0.0) -> float
                 paces.setdefault(kind, []).append(work.pace)
     if not paces:
         return None
-    mean = {kind: sum(known) / len(known) for kind, known in paces.items()}
+    mean = {kind: sum(of_kind) / len(of_kind) for kind, of_kind in paces.items()}
     overall = sum(mean.values()) / len(mean)
 
-    def takes(work: Work) -> float:
+    def duration(work: Work) -> float:
         pace = work.pace
         if pace is None:
             pace = next((mean[kind] for kind in work.kinds if kind in mean), overall)
         return work.left * pace
 
-    free = [takes(work) for work in works if work.running and work.left]
+    free = [duration(work) for work in works if work.running and work.left]
     free += [0.0] * (slots - len(free))
     heapq.heapify(free)
     for work in works:
         if work.left and not work.running:
-            heapq.heapreplace(free, free[0] + start + takes(work))
+            heapq.heapreplace(free, free[0] + start + duration(work))
     return max(free)

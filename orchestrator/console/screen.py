@@ -1,7 +1,7 @@
-"""A running sweep on one screen of the terminal, drawn anew once a second. Where there is no terminal: `progress.py`.
+"""A running sweep on one screen of the terminal, drawn once a second.
 
-One thread draws, and prints what is said meanwhile above the drawing, so that a signal's handler, which may say
-something at any moment, never waits for a lock.
+A single thread draws, and prints lines above the drawing: a signal handler, which can print a line at any moment, must
+never wait for a lock.
 """
 
 from __future__ import annotations
@@ -22,20 +22,26 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.console.progress import Progress, TrialState, clock_time
+from orchestrator.console.progress import Progress, State, TrialState, clock_time
 from orchestrator.protocol import metrics
 from orchestrator.system import hardware
 
 EVERY = 1.0
 """Seconds between two drawings."""
-_STATES = ("waiting", "running", "done", "failed", "stopped")
-_COLOURS = {"running": "cyan", "done": "green", "failed": "bold red", "stopped": "yellow"}
+_COLOURS = {State.RUNNING: "cyan", State.DONE: "green", State.FAILED: "bold red", State.STOPPED: "yellow"}
 _BAR = 16
 
 
 @dataclass(frozen=True)
 class Leader:
-    """A configuration as it stands: its objective over seeds so far, and how far it is. ``diverged``: some seed has."""
+    """A configuration on the leaderboard.
+
+    Attributes:
+        label: The configuration's.
+        objective: Over seeds, so far.
+        diverged: Whether a seed diverged.
+        share: The share of its streams that is learned.
+    """
 
     label: str
     objective: metrics.Interval
@@ -44,30 +50,29 @@ class Leader:
 
 
 def leaders(trials: Sequence[TrialState]) -> list[Leader]:
-    """The configurations that have an objective, the lowest first, those with a diverged seed last."""
+    """The configurations with an objective, the lowest first, and those with a diverged seed last."""
     of_configuration: dict[str, list[TrialState]] = defaultdict(list)
     for trial in trials:
         of_configuration[trial.configuration].append(trial)
-    found = []
+    board = []
     for stacks in of_configuration.values():
         values = [value for trial in stacks for value in trial.values]
         if values:
-            lost = not all(map(math.isfinite, values))
-            share = sum(_share(trial) * len(trial.seeds) for trial in stacks) / sum(
-                len(trial.seeds) for trial in stacks
-            )
-            found.append(Leader(stacks[0].label, metrics.interval(np.array(values)), lost, share))
-    return sorted(found, key=lambda one: (one.diverged, math.isnan(one.objective.mean), one.objective.mean))
+            diverged = not all(map(math.isfinite, values))
+            seeds = sum(len(trial.seeds) for trial in stacks)
+            share = sum(trial.share * len(trial.seeds) for trial in stacks) / seeds
+            board.append(Leader(stacks[0].label, metrics.interval(np.array(values)), diverged, share))
+    return sorted(board, key=lambda one: (one.diverged, math.isnan(one.objective.mean), one.objective.mean))
 
 
 class Screen:
-    """Draws a sweep's progress for the length of a `with` block.
+    """Draws a sweep's progress during a `with` block.
 
     Args:
-        progress: what is drawn; while the block lasts, what it says is printed above the drawing.
-        metric: the objective's name.
-        out: a terminal; standard error if None.
-        before: called once, in the drawing thread: to tell the progress of trials that had ended before.
+        progress: Its lines are printed above the drawing during the block.
+        metric: The name of the objective.
+        out: A terminal; standard error if None.
+        before: Called once in the drawing thread, to report the objectives of trials that ended before.
     """
 
     def __init__(
@@ -79,24 +84,24 @@ class Screen:
     ) -> None:
         self._progress, self._metric, self._before = progress, metric, before
         self._console = Console(file=out or sys.stderr, highlight=False)
-        self._said: deque[str] = deque()
+        self._lines: deque[str] = deque()
         self._gpus: list[hardware.Gpu] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="screen", daemon=True)
 
     def __enter__(self) -> Screen:
-        self._printed, self._lines = self._progress.tell, self._progress.lines
-        self._progress.tell, self._progress.lines = self._said.append, False
+        self._state_before = self._progress.write, self._progress.periodic
+        self._progress.write, self._progress.periodic = self._lines.append, False
         self._live = Live(console=self._console, auto_refresh=False, get_renderable=self.drawing)
         self._live.start()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._progress.tell, self._progress.lines = self._printed, self._lines
+        self._progress.write, self._progress.periodic = self._state_before
         self._over.set()
         self._thread.join()
-        self._live.stop()  # draws a last time, and shows the cursor again
+        self._live.stop()  # draws for the last time, and shows the cursor
 
     def _serve(self) -> None:
         if self._before is not None:
@@ -104,16 +109,16 @@ class Screen:
         while True:
             over = self._over.wait(EVERY)
             self._gpus = [] if over else hardware.gpus()
-            while self._said:
-                self._console.print(Text(self._said.popleft()), soft_wrap=True)
+            while self._lines:
+                self._console.print(Text(self._lines.popleft()), soft_wrap=True)
             if over:
                 return
             self._live.refresh()
 
     def drawing(self) -> RenderableType:
-        """The screen as it is now, no wider and no higher than the terminal."""
+        """The screen, no wider and no higher than the terminal."""
         trials, width, height = self._progress.trials, self._console.width, self._console.height
-        running = [trial for trial in trials if trial.state == "running"]
+        running = [trial for trial in trials if trial.state is State.RUNNING]
         ranked = leaders(trials)
         room = max(2, height - 9)
         shown = min(len(running), max(1, room // 2), max(1, room - len(ranked)))
@@ -129,17 +134,16 @@ class Screen:
         return Group(*parts)
 
     def _head(self, width: int) -> Text:
-        left, pace = self._progress.seconds_left(), self._progress.datapoints_per_second()
-        told = [clock_time(self._progress.seconds), f"ETA {'–' if left is None else clock_time(left)}"]
-        told.append("– datapoints/s" if pace is None else f"{pace:,.0f} datapoints/s".replace(",", " "))
-        rest = " · ".join(told)
+        pace = self._progress.datapoints_per_second()
+        rate = "– datapoints/s" if pace is None else f"{pace:,.0f} datapoints/s".replace(",", " ")
+        rest = " · ".join([clock_time(self._progress.seconds), self._progress.eta(), rate])
         head = Text(self._progress.name, style="bold")
         head.truncate(max(8, width - len(rest) - 3), overflow="ellipsis")
         return _cut(head + Text(f" · {rest}"))
 
     def _counts(self, trials: Sequence[TrialState]) -> Text:
-        counts = {state: sum(trial.state == state for trial in trials) for state in _STATES}
-        counts["waiting"] += self._progress.size - len(trials)  # those that are still to be drawn
+        counts = {state: sum(trial.state is state for trial in trials) for state in State}
+        counts[State.WAITING] += self._progress.size - len(trials)  # trials that are not sampled yet
         parts = [Text(f"{self._progress.size} trials: ")]
         for index, (state, count) in enumerate(counts.items()):
             parts.append(Text("" if index == 0 else ", "))
@@ -147,9 +151,8 @@ class Screen:
         return _cut(Text.assemble(*parts))
 
     def _total(self, trials: Sequence[TrialState], width: int) -> RenderableType:
-        undrawn = self._progress.size - len(trials)
-        share = sum(1.0 if trial.state in ("done", "failed", "stopped") else _share(trial) for trial in trials)
-        share /= max(1, len(trials) + undrawn)
+        is_open = (State.WAITING, State.RUNNING)
+        share = sum(trial.share if trial.state in is_open else 1.0 for trial in trials) / max(1, self._progress.size)
         grid = Table.grid(padding=(0, 1))
         grid.add_row(ProgressBar(total=1, completed=share, width=max(10, width - 6)), f"{100 * share:3.0f} %")
         return grid
@@ -159,13 +162,13 @@ class Screen:
         if actors := [trial.memory for trial in running if trial.memory is not None]:
             parts.append(f"{len(actors)} learner{'s' if len(actors) > 1 else ''} {hardware.size(sum(actors))}")
         memory = f"{' + '.join(parts)} of {hardware.size(hardware.machine_bytes())}"
-        told = [f"memory: {memory}"]
+        parts = [f"memory: {memory}"]
         for index, gpu in enumerate(self._gpus):
             busy = "" if gpu.busy is None else f"{gpu.busy:.0%}, "
-            told.append(f"GPU {index}: {busy}{hardware.size(gpu.used)} of {hardware.size(gpu.total)}")
-        if not self._gpus and (taken := sum(trial.gpu_memory for trial in running)):  # on other machines
-            told.append(f"GPUs: {hardware.size(taken)}")
-        return Text("; ".join(told))
+            parts.append(f"GPU {index}: {busy}{hardware.size(gpu.used)} of {hardware.size(gpu.total)}")
+        if not self._gpus and (used := sum(trial.gpu_memory for trial in running)):  # on other machines
+            parts.append(f"GPUs: {hardware.size(used)}")
+        return Text("; ".join(parts))
 
 
 def _running(trials: Sequence[TrialState], width: int) -> RenderableType:
@@ -175,8 +178,8 @@ def _running(trials: Sequence[TrialState], width: int) -> RenderableType:
     grid.add_column(justify="right", no_wrap=True)
     for trial in trials:
         error = "–" if trial.error is None else f"{trial.error:.3f}"
-        bar = ProgressBar(total=1, completed=_share(trial))
-        grid.add_row(trial.label, bar, f"{100 * _share(trial):.0f} %", error)
+        bar = ProgressBar(total=1, completed=trial.share)
+        grid.add_row(trial.label, bar, f"{100 * trial.share:.0f} %", error)
     return grid
 
 
@@ -207,7 +210,3 @@ def _rule(title: str, rest: str) -> RenderableType:
 def _cut(text: Text) -> Text:
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
-
-
-def _share(trial: TrialState) -> float:
-    return 1.0 if trial.state == "done" else trial.batches / trial.total if trial.total else 0.0

@@ -95,11 +95,11 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         if end.ending is Ending.FINISHED:
             self._writer.finished(key)
             self._queue.finish(self._outcome.plan.trial(key), self._objective[key])
-            self._progress.ended(key, "done")
+            self._progress.ended(key, end.ending)
         elif end.ending is Ending.STOPPED and end.batch is not None:
             self._log(trial, f"stopped by the scheduler at batch {end.batch}")
             self._writer.stopped(key, end.batch)
-            self._progress.ended(key, "stopped")
+            self._progress.ended(key, end.ending)
         elif key in self._refusals:
             self._fail(trial, self._refusals.pop(key))
         elif key in self._fitness:  # a population member at the end of its segment
@@ -116,8 +116,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         self._deaths[key] += 1
         if self._deaths[key] <= self._retries:
             self._log(trial, f"attempt over, another resumes from its last chunk: {_reason(trial)}")
-            self._progress.again(key, _reason(trial))
-            self._progress.paused(key)
+            self._progress.actor_died(key, _reason(trial))
             self._queue.requeue(self._outcome.plan.trial(key))
             return
         self._fail(trial, _reason(trial))
@@ -127,7 +126,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         key = _key(trial)
         self._outcome.fates[key] = fate.failed(reason)
         self._log(trial, f"failed for good: {reason}")
-        self._progress.ended(key, "failed")
+        self._progress.ended(key, Ending.FAILED)
         failures = len(self._outcome.failed)
         if self._max_failures is not None and failures > self._max_failures:
             self._stop_request.request(f"{failures} trials failed, and max_failures is {self._max_failures}")

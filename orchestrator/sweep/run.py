@@ -176,10 +176,9 @@ def _headline(context: SweepContext) -> str:
 
 def _progress(context: SweepContext, slots: int) -> Progress:
     """The progress with the trials of earlier commands; says what is going to run."""
-    words = {Ending.FINISHED: "done", Ending.STOPPED: "stopped", Ending.FAILED: "failed"}
     progress, store = Progress(context.journal.plan, slots), context.store
     for key, end in context.outcome.fates.items():
-        progress.already(key, words[end.ending])
+        progress.ended_before(key, end.ending)
     context.output.say(
         f"{_headline(context)}, {slots} at a time; seeds {context.sweep.seeds}; "
         f"{store.manifest['name']} ({store.hash[:12]})"

@@ -6,6 +6,7 @@ import math
 from orchestrator.config.load import check_sweep
 from orchestrator.console.progress import Progress
 from orchestrator.plan.expand import make_plan
+from orchestrator.plan.fate import Ending
 
 
 def test_lines_and_eta() -> None:
@@ -28,23 +29,23 @@ def test_lines_and_eta() -> None:
     now[0] = 6.0
     progress.advanced(one, 100, 400, learned=100, seconds=5.0, error=0.5)
     assert out.getvalue() == (
-        # at 0.05 s a batch, the first has 15 s left, the second 20; the third begins after the first and takes a second
-        # to start, as the first did: 15 + 1 + 20
+        # at 0.05 s a batch, the first has 15 s left, the second 20; the third starts after the first and needs a second
+        # to start, like the first: 15 + 1 + 20
         "[0:06] 0/3 trials done · ETA 0:36 · foml K=1: error 0.500 at 25 %\n"
     )
     now[0] = 36.0  # by the clock a batch takes 0.1 s
     progress.advanced(one, 400, 400, learned=300, seconds=15.0, error=0.25)
-    progress.already(two)
-    progress.ended(one, how="done")
+    progress.ended_before(two, Ending.FINISHED)
+    progress.ended(one, Ending.FINISHED)
     assert out.getvalue().splitlines()[-1] == "[0:36] 2/3 trials done · ETA 0:41"
-    progress.ended(three, how="failed")
+    progress.ended(three, Ending.FAILED)
     assert progress.line() == "[0:36] 2/3 trials done, 1 failed · ETA 0:00"
 
 
 def test_a_trial_without_a_value_yet_and_one_with_a_seed_that_diverged() -> None:
     learners = [{"name": "foml", "K": 1}, {"name": "online"}]
-    given = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2}
-    plan = make_plan(check_sweep(given), "store")
+    content = {"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2}
+    plan = make_plan(check_sweep(content), "store")
     progress = Progress(plan, slots=2, out=io.StringIO(), clock=lambda: 1.0)
     for trial, error in zip(plan.trials, (None, math.nan), strict=True):
         progress.started(trial.key)

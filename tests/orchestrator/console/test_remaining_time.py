@@ -1,20 +1,20 @@
-"""The estimate of the time left, against schedules worked out by hand."""
+"""The estimate of the time left, against schedules computed by hand."""
 
 from orchestrator.console.progress import ANY, Work, seconds_left
 
 
-def test_nothing_is_known_before_something_was_learned() -> None:
+def test_there_is_no_estimate_before_the_first_chunk() -> None:
     assert seconds_left([Work(("foml", ANY), 10), Work(("foml", ANY), 10)], 2) is None
 
 
 def test_a_waiting_trial_takes_the_pace_of_those_most_like_it() -> None:
-    known = [
+    ended = [
         Work(("foml 1", "foml", ANY), 0, 1.0),
         Work(("foml 5", "foml", ANY), 0, 3.0),
         Work(("tfs", "tfs", ANY), 0, 8.0),
     ]
     for kinds, pace in ((("foml 5", "foml", ANY), 3.0), (("foml 2", "foml", ANY), 2.0), (("moca", "moca", ANY), 4.0)):
-        assert seconds_left([*known, Work(kinds, 10)], 1) == 10 * pace
+        assert seconds_left([*ended, Work(kinds, 10)], 1) == 10 * pace
 
 
 def test_slots_that_become_free_are_taken_in_order() -> None:

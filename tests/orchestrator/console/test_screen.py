@@ -22,6 +22,7 @@ from orchestrator.config.load import check_sweep
 from orchestrator.console.progress import Progress
 from orchestrator.console.screen import Screen, leaders
 from orchestrator.plan.expand import make_plan
+from orchestrator.plan.fate import Ending
 from tests.orchestrator.sweep_command import LONG, PATIENCE_S, command, folder_with
 
 
@@ -51,8 +52,8 @@ def test_what_is_drawn() -> None:
     progress.measured(two, [0.5, float("nan")], memory=700_000_000)
     progress.advanced(two, 200, 400, learned=200, seconds=10.0, error=None)
     progress.measured(three, [0.1, 0.1])
-    progress.already(three)
-    progress.ended(four, "stopped")
+    progress.ended_before(three, Ending.FINISHED)
+    progress.ended(four, Ending.STOPPED)
     # 300 batches of 10 datapoints for each of two seeds, in 20 s
     assert progress.datapoints_per_second() == 300.0
     lines = [line.rstrip() for line in drawn(progress, 80)]
@@ -80,7 +81,7 @@ def test_hundreds_of_trials_fit_the_terminal(width: int, height: int) -> None:
     for place, key in enumerate(keys):
         if place < 100:
             progress.measured(key, [place / 1000, place / 1000])
-            progress.ended(key, "done")
+            progress.ended(key, Ending.FINISHED)
         elif place < 130:
             progress.started(key)
             progress.advanced(key, 10, 100, 10, 1.0, 0.5)
@@ -193,14 +194,14 @@ def terminal(words: list[str], folder: Path, columns: int, lines: int) -> Iterat
         os.close(master)
 
 
-def test_a_sweep_in_a_narrow_terminal_is_interrupted_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_sweep_in_a_narrow_terminal_is_interrupted_and_resumed(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 400"))
     with terminal(command("sweep.yaml"), folder, columns=60, lines=24) as seen:
-        wanted = [LEADERS, "1 trials: 0 waiting, 1 running, 0 done, 0 failed", "datapoints/s", "memory: driver "]
-        wanted += ["1 learner ", "1. foml ", "(n=2)"]
-        seen.wait_for(lambda text: all(words in text for words in wanted))
+        texts = [LEADERS, "1 trials: 0 waiting, 1 running, 0 done, 0 failed", "datapoints/s", "memory: driver "]
+        texts += ["1 learner ", "1. foml ", "(n=2)"]
+        seen.wait_for(lambda text: all(words in text for words in texts))
         assert seen.cursor_hidden()
-        # Drawn anew in place: one screen, not one below the other.
+        # Each drawing replaces the one before.
         drawn_before = seen.raw.count(LEADERS.encode())
         seen.wait_for(lambda text: seen.raw.count(LEADERS.encode()) >= drawn_before + 2 and LEADERS in text)
         assert seen.history().count(LEADERS) <= 1
