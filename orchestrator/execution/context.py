@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from orchestrator.config.schema import Sweep
 from orchestrator.console.output import Output
 from orchestrator.execution.outcome import Outcome
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
+from orchestrator.tracking.writer import Writer
 from streams.store.task_store import TaskStore
-
-if TYPE_CHECKING:
-    from orchestrator.tracking.writer import Writer
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from orchestrator.plan.plan import Trial
+from orchestrator.protocol.curves import Curves
+from orchestrator.search.population.segments import SegmentPlan
 from streams.schedule import Schedule
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from orchestrator.protocol.curves import Curves
-    from orchestrator.search.population.segments import SegmentPlan
 
 _TRIAL, _RESULT = "trial", "result"  # the one key of a configuration, and of a result, that Tune is handed
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")
 """The copy of the cluster file that `ray up` leaves on the head."""
 
@@ -30,7 +32,7 @@ class Node:
 
 def joined() -> list[Node]:
     """The nodes that are alive."""
-    import ray
+    import ray  # after `prepare_environment`
 
     return [
         Node(
@@ -72,8 +74,6 @@ def promised(bootstrap: Path = BOOTSTRAP) -> list[str]:
 
 
 def _launcher_document(bootstrap: Path) -> dict[str, Any] | None:
-    import yaml
-
     try:
         document = yaml.safe_load(bootstrap.expanduser().read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):

@@ -33,7 +33,7 @@ def guarded(local: bool, on_ray_lost: Callable[[str], None]) -> Iterator[None]:
         local: Whether Ray's processes were started by this one.
         on_ray_lost: Called with the reason.
     """
-    import ray
+    import ray  # after `prepare_environment`
 
     address = ray.get_runtime_context().gcs_address
     raylets = [process for process in descendants() if "/raylet/raylet" in command_line(process)] if local else []

@@ -33,7 +33,7 @@ def start_ray(address: str | None) -> None:
 
 
 def _init(address: str | None) -> None:
-    import ray
+    import ray  # after `prepare_environment`, as everywhere in this module
 
     quiet = {"namespace": "foml-orchestrator", "logging_level": "ERROR", "log_to_driver": False}
     if address is None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from orchestrator.cluster import jobs
 from orchestrator.config.schema import Sweep
 from orchestrator.console.output import Output
 from orchestrator.errors import ExitCode, disk_full_line, is_disk_full
@@ -62,8 +63,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
 
 def _run_on_cluster(options: Namespace, output: Output) -> int:
     """Start or follow a sweep on a cluster, and print its result. Returns the exit code."""
-    from orchestrator.cluster import jobs
-
     manner = jobs.Manner(output.quiet, output.as_json)
     if options.attach:
         result = jobs.attach(options.cluster, options.attach, manner)
