@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     out = options.out or _folder(name)
     report = write_report(name, uri, out, experiment, options.test, options.points_to, options.dpi)
     print(f"{report.table}\n")
-    if report.explained:
-        print(f"{report.explained}\n")
+    if report.explanation:
+        print(f"{report.explanation}\n")
     for path in report.paths:
         print(path)
     for line in report.problems:

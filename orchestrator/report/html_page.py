@@ -47,7 +47,7 @@ def page(
         configurations=tables.cells(rows, sweep.objective, wide=True),
         points_to=tables.points_to(rows),
         lineages=lineages,
-        explanation="" if best is None else lineage.explanation(lineages, best.hash, best.label),
+        explanation="" if best is None else lineage.explanation(lineages, best),
         charts=charts,
         plots=dict(zip(figures, divisions, strict=True)),
         colours={

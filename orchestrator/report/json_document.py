@@ -5,64 +5,71 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.plan import Trial
 from orchestrator.report.comparison import ComparisonRow
+
+if TYPE_CHECKING:
+    from orchestrator.report.write import Report
 
 FORMAT = 1
 """Increased when a key is removed or changes its meaning; new keys may be added at any time."""
 
 
-def document(
-    sweep: str | None,
-    exit_code: int,
-    metric: str | None = None,
-    rows: Sequence[ComparisonRow] = (),
-    failed: Sequence[tuple[Trial, str]] = (),
-    run_id: str | None = None,
-    folder: Path | None = None,
-    report: Path | None = None,
-    problems: Sequence[str] = (),
-    resume: str | None = None,
-) -> str:
-    """The document as text; every key is there, also for a command that was refused.
+@dataclass(frozen=True)
+class SweepDocument:
+    """The content of the document; every key is present, also for a command that was rejected.
 
-    Args:
-        sweep: its name; None if the command did not get as far.
-        metric: of the objective.
-        rows: the configurations, the best first.
-        failed: the trials that failed, and why.
-        run_id: of the sweep's own run in MLflow.
-        folder: chunk files. report: where it was written, None if it was not.
-        problems: one line each; of a refused command, its faults.
-        resume: the command that goes on with it, None if there is nothing to go on with.
+    Attributes:
+        sweep: The sweep's name; None if the command did not read it.
+        exit_code: The command's.
+        metric: The objective.
+        report: The report; None if it was not written.
+        failed: The failed trials, with the reason.
+        folder: The folder of the chunk files.
+        problems: One line each; of a rejected command, its faults.
+        resume: The command that resumes the sweep; None if nothing is left to do.
     """
-    configurations = [_configuration(row) for row in rows]
-    content = {
-        "format": FORMAT,
-        "sweep": sweep,
-        "exit_code": exit_code,
-        "objective": metric,
-        "winner": next((one for one in configurations if one["usable"]), None),
-        "configurations": configurations,
-        "failures": [
-            {"trial": trial.key, "label": trial.configuration.label, "seeds": list(trial.seeds), "reason": reason}
-            for trial, reason in failed
-        ],
-        "diverged": [
-            {"configuration": one["configuration"], "label": one["label"], "seed": seed}
-            for one in configurations
-            for seed in one["diverged"]
-        ],
-        "parent_run_id": run_id,
-        "report": None if report is None else str(report.absolute()),
-        "folder": None if folder is None else str(folder.absolute()),
-        "problems": list(problems),
-        "resume": resume,
-    }
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+
+    sweep: str | None
+    exit_code: int
+    metric: str | None = None
+    report: Report | None = None
+    failed: Sequence[tuple[Trial, str]] = ()
+    folder: Path | None = None
+    problems: Sequence[str] = ()
+    resume: str | None = None
+
+    def to_json(self) -> str:
+        """The document as text."""
+        rows = () if self.report is None else self.report.rows
+        configurations = [_configuration(row) for row in rows]
+        content = {
+            "format": FORMAT,
+            "sweep": self.sweep,
+            "exit_code": self.exit_code,
+            "objective": self.metric,
+            "winner": next((each for each in configurations if each["usable"]), None),
+            "configurations": configurations,
+            "failures": [
+                {"trial": trial.key, "label": trial.configuration.label, "seeds": list(trial.seeds), "reason": reason}
+                for trial, reason in self.failed
+            ],
+            "diverged": [
+                {"configuration": row.configuration.hash, "label": row.configuration.label, "seed": seed}
+                for row in rows
+                for seed in row.diverged_seeds
+            ],
+            "parent_run_id": None if self.report is None else self.report.run_id,
+            "report": None if self.report is None else str(self.report.folder.absolute()),
+            "folder": None if self.folder is None else str(self.folder.absolute()),
+            "problems": list(self.problems),
+            "resume": self.resume,
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _configuration(row: ComparisonRow) -> dict[str, Any]:

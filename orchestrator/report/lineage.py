@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.plan.plan import POPULATION_PREFIX
 from orchestrator.storage.atomic import without_digest
-from orchestrator.tracking.reader import ArtifactError, SweepRuns, artifact_text
+from orchestrator.tracking.reader import ArtifactError, ConfigurationRuns, SweepRuns, artifact_text
 
 logger = logging.getLogger(__name__)
 
@@ -149,9 +149,10 @@ def read(sweep: SweepRuns) -> list[Lineage]:
     return lineages
 
 
-def explanation(lineages: Sequence[Lineage], configuration: str, label: str) -> str:
+def explanation(lineages: Sequence[Lineage], configuration: ConfigurationRuns) -> str:
     """The lineage of the best configuration, as text; empty for a configuration of no population."""
-    stages = next((stages for lineage in lineages if (stages := lineage.ancestors(configuration)) is not None), None)
+    label, histories = configuration.label, (lineage.ancestors(configuration.hash) for lineage in lineages)
+    stages = next(filter(None, histories), None)
     if stages is None:
         return ""
     if len(stages) == 1:

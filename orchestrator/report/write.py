@@ -33,6 +33,7 @@ class Report:
     """A report that was written.
 
     Attributes:
+        folder: Where it was written.
         paths: The files.
         table: The comparison as text.
         summary: One row per configuration, the best one first.
@@ -40,9 +41,10 @@ class Report:
         problems: One line each.
         rows: The comparison, the best configuration first.
         run_id: The sweep's own run.
-        explained: The lineage of the best configuration if it is a population member, else empty.
+        explanation: The lineage of the best configuration if it is a population member, else empty.
     """
 
+    folder: Path
     paths: tuple[Path, ...]
     table: str
     summary: pd.DataFrame
@@ -50,7 +52,7 @@ class Report:
     problems: tuple[str, ...]
     rows: tuple[ComparisonRow, ...]
     run_id: str
-    explained: str
+    explanation: str
 
 
 def write_report(
@@ -107,8 +109,8 @@ def write_report(
         problems.append(fault("report", "", f"could not be stored with the sweep's run in {uri}", first_line(error)))
     table, best = tables.text(rows, sweep.objective), _best(rows)
     label = None if best is None else best.configuration.label
-    explained = "" if best is None else lineage.explanation(lineages, best.configuration.hash, best.configuration.label)
-    return Report(tuple(paths), table, summary, label, tuple(problems), tuple(rows), sweep.run_id, explained)
+    explanation = "" if best is None else lineage.explanation(lineages, best.configuration)
+    return Report(out, tuple(paths), table, summary, label, tuple(problems), tuple(rows), sweep.run_id, explanation)
 
 
 def _best(rows: Sequence[ComparisonRow]) -> ComparisonRow | None:

@@ -17,7 +17,7 @@ from orchestrator.cluster import jobs
 from orchestrator.config.schema import Sweep
 from orchestrator.console.output import Output
 from orchestrator.errors import ExitCode, disk_full_line, is_disk_full
-from orchestrator.report.json_document import document
+from orchestrator.report.json_document import SweepDocument
 from orchestrator.sweep import arguments
 from orchestrator.sweep.api import checked_sweep, forecast
 from orchestrator.sweep.result import SweepResult
@@ -70,8 +70,8 @@ def _run_on_cluster(options: Namespace, output: Output) -> int:
         file, overrides = options.file, options.overrides
         result = jobs.submit(options.cluster, file, overrides, options.rerun, options.detach, manner)
     if output.as_json:
-        own = document(result.name, result.exit_code, problems=result.problems, resume=result.resume)
-        print(own if result.document is None else result.document)
+        own = SweepDocument(result.name, result.exit_code, problems=result.problems, resume=result.resume)
+        print(own.to_json() if result.document is None else result.document)
     elif result.text:
         print(result.text)
     return result.exit_code
@@ -89,7 +89,7 @@ def _failed(code: ExitCode, faults: list[str], error: BaseException, sweep: Swee
     """Print the JSON document of a command without a result; its faults are on standard error already."""
     if output.as_json:
         name, resume = None if sweep is None else sweep.name, getattr(error, "resume", None)
-        print(document(name, code, problems=faults, resume=resume))
+        print(SweepDocument(name, code, problems=faults, resume=resume).to_json())
     return code
 
 

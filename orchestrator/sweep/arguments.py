@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.errors import ExitCode
-from orchestrator.report.json_document import document
+from orchestrator.report.json_document import SweepDocument
 from streams.command_line import CommandLine
 
 EXIT_CODES: dict[int, str] = {
@@ -29,7 +29,7 @@ class _SweepCommandLine(CommandLine):
 
     def error(self, message: str) -> NoReturn:
         if self.as_json:
-            print(document(None, ExitCode.BAD_INPUT, problems=[message]), flush=True)
+            print(SweepDocument(None, ExitCode.BAD_INPUT, problems=[message]).to_json(), flush=True)
         super().error(message)
 
 

@@ -17,7 +17,7 @@ from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.report import write
-from orchestrator.report.json_document import document
+from orchestrator.report.json_document import SweepDocument
 from orchestrator.report.write import Report
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
@@ -189,7 +189,7 @@ class _Ending:
 
     def _best(self, report: Report, untracked: list[str]) -> list[str]:
         if report.best is not None:
-            return [f"best: {report.best}", *([report.explained] if report.explained else [])]
+            return [f"best: {report.best}", *([report.explanation] if report.explanation else [])]
         if untracked:
             return ["best: not known, MLflow does not have everything yet"]
         return ["best: none, no configuration finished with every seed"]
@@ -208,18 +208,8 @@ class _Ending:
     ) -> SweepResult:
         name, folder = self.sweep.name, self.root / "report"
         failed = [(self.outcome.plan.trial(key), reason) for key, reason in self.outcome.failed.items()]
-        json_text = document(
-            name,
-            code,
-            self.sweep.document.objective.metric,
-            () if report is None else report.rows,
-            failed,
-            None if report is None else report.run_id,
-            self.root,
-            None if report is None else folder,
-            problems,
-            resume,
-        )
+        metric = self.sweep.document.objective.metric
+        json_text = SweepDocument(name, code, metric, report, failed, self.root, problems, resume).to_json()
         summary, best = (pd.DataFrame(), None) if report is None else (report.summary, report.best)
         return SweepResult(name, summary, best, self.root, folder, "\n".join(lines), tuple(problems), code, json_text)
 

@@ -13,7 +13,7 @@ from orchestrator.report.lineage import Ancestor, Lineage, MemberHistory, explan
 from orchestrator.report.write import write_report
 from orchestrator.search.population.decisions import Copy
 from orchestrator.tracking import writer as tracking
-from orchestrator.tracking.reader import find_sweep
+from orchestrator.tracking.reader import ConfigurationRuns, find_sweep
 from streams.store.canonical_json import digest
 from tests.orchestrator.synthetic_sweep import START_MS, SyntheticSweep, configuration, curves_of, new_database
 
@@ -71,15 +71,19 @@ def test_the_history_of_each_member() -> None:
     assert lineage().histories({})[2].stop == 8  # as recorded in the lineage
 
 
-def test_the_best_one_is_explained() -> None:
-    assert explanation([lineage()], "hash b", "member b").splitlines() == [
+def member(key: str, label: str) -> ConfigurationRuns:
+    return ConfigurationRuns("run", key, label, "foml", False, True, (0,), {}, {}, ())
+
+
+def test_the_lineage_of_the_best_configuration_is_explained() -> None:
+    assert explanation([lineage()], member("hash b", "member b")).splitlines() == [
         "member b is not a constant configuration: its values changed during training. Its learner is the result of:",
         "  from datapoint 0: member a, beta1=0.1",
         "  from datapoint 40: member c, beta1=0.08",
         "  from datapoint 80: member b, beta1=0.064",
         "  (its curve is its own throughout: before a copy, that of the state which it gave up)",
     ]
-    assert explanation([lineage()], "hash of another", "online") == ""
+    assert explanation([lineage()], member("hash of another", "online")) == ""
 
 
 def test_a_member_without_copies_is_a_constant_configuration() -> None:
@@ -87,7 +91,7 @@ def test_a_member_without_copies_is_a_constant_configuration() -> None:
     alone = Lineage({**content, "rounds": [{**round_, "copies": round_["copies"][:1]} for round_ in content["rounds"]]})
     assert alone.ancestors("hash b") == [Ancestor(0, "member b", {"beta1": 0.2})]
     text = "member b is a population member that copied no other: its values were beta1=0.2 throughout"
-    assert explanation([alone], "hash b", "member b") == text
+    assert explanation([alone], member("hash b", "member b")) == text
 
 
 def test_the_report_shows_the_schedule(
@@ -138,7 +142,7 @@ def test_the_report_shows_the_schedule(
     page = (out / "report.html").read_text(encoding="utf-8")
     assert '<div class="panels" id="schedule">' in page and "foml member 3 copied foml member 1" in page
     assert "<h2>Who copied whom</h2>" in page and "<td>0.3 → 0.08</td>" in page
-    assert report.explained.startswith(f"{report.best} is not a constant configuration")
+    assert report.explanation.startswith(f"{report.best} is not a constant configuration")
     assert report.table.count("member of a population") == 3
     assert {runs.parameters["beta1_at_first"] for runs in tracked_sweep.configurations} == {0.1, 0.2, 0.3}
 
