@@ -54,7 +54,7 @@ _MESSAGES = ("No space left on device", "disk is full", "Disk quota exceeded")
 
 
 class DiskFullError(OrchestratorError):
-    """The disk is full. Files written before are complete, and the sweep can be resumed once there is room.
+    """The disk is full; files written before are complete, and the sweep can be resumed when there is room.
 
     Attributes:
         resume: the command that resumes the sweep; None if the sweep was not started or the command is not known.

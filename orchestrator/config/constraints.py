@@ -102,14 +102,14 @@ def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[Lea
     if search.algorithm == "optuna":
         rule = "must be random where the scheduler is pbt, whose population is drawn before it starts"
         faults.add("search.algorithm", rule, search.algorithm)
-    drawn = {key for spec in learners for key in spec.drawn_spaces}
-    if not drawn:
+    names = {key for spec in learners for key in spec.drawn_spaces}
+    if not names:
         remedy = "give a learner a {loguniform: [low, high]}, {uniform: ...} or {choice: ...}"
         faults.add("search.scheduler", "pbt needs an option that is drawn", remedy=remedy)
     elif search.samples < 2:
         faults.add("search.samples", "must be at least 2, the size of a population", search.samples)
-    for name in sorted({*scheduler.mutate} - drawn if scheduler.mutate is not None else ()):
-        near = f"drawn are {', '.join(sorted(drawn)) or 'none'}"
+    for name in sorted({*scheduler.mutate} - names if scheduler.mutate is not None else ()):
+        near = f"drawn are {', '.join(sorted(names)) or 'none'}"
         faults.add("search.scheduler.mutate", "must be options that a learner draws", name, near)
     for index, spec in enumerate(learners):
         changeable = registry.learner_class(spec.name).changeable

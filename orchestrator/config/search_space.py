@@ -1,4 +1,4 @@
-"""Search spaces of hyper-parameters: `{grid: [...]}`, `{choice: [...]}`, `{uniform: [low, high]}`, …"""
+"""Search spaces of hyper-parameters, such as `{grid: [...]}` or `{uniform: [low, high]}`."""
 
 from __future__ import annotations
 

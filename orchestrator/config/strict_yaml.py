@@ -1,4 +1,4 @@
-"""YAML as people mean it, from a file or behind `key=`, and the `key=value` words that change what a file holds."""
+"""Strict YAML, from a file or after `key=`, and the `key=value` words that override parts of a file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import yaml
 
 from orchestrator.errors import ConfigError, fault
+from streams.errors import Faults
 
 COMMAND_LINE = "command line"
 
 
 class StrictLoader(yaml.SafeLoader):
-    """YAML as people mean it: `1e-3` is a number, and a key written twice is a mistake."""
+    """YAML in which `1e-3` is a number and a duplicate key is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -36,10 +37,10 @@ StrictLoader.add_implicit_resolver(
 
 
 def read_yaml(path: Path, name: str) -> dict[str, Any]:
-    """A file's keys and values; messages call the file `name`.
+    """The keys and values of a YAML file, which messages call `name`.
 
     Raises:
-        ConfigError: it cannot be read, is no YAML, or holds something else.
+        ConfigError: the file cannot be read, is not YAML, or is not a mapping.
     """
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=StrictLoader)
@@ -58,56 +59,57 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """A value as it is read behind `key=`: YAML. Raises yaml.YAMLError."""
+    """The value of the text after `key=`.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML.
+    """
     return yaml.load(text, Loader=StrictLoader)
 
 
 def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """A copy of the document, changed by `a.b[0].c=value` words.
+    """A copy of the document with the values of `a.b[0].c=value` words.
 
     Raises:
-        ConfigError: one line for every word that does not fit.
+        ConfigError: one line for each invalid word.
     """
-    changed = copy.deepcopy(dict(document))
-    faults = [problem for word in words if (problem := _override(changed, word))]
+    changed, faults = copy.deepcopy(dict(document)), Faults(COMMAND_LINE)
+    for word in words:
+        _override(changed, word, faults)
     keys = Counter(word.partition("=")[0] for word in dict.fromkeys(words) if "=" in word)
-    faults += [fault(COMMAND_LINE, key, "must be given once") for key, times in keys.items() if times > 1]
-    if faults:
-        raise ConfigError(*faults)
+    for key, count in keys.items():
+        if count > 1:
+            faults.add(key, "must be given once")
+    faults.check(ConfigError)
     return changed
 
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
-def _override(document: dict[str, Any], word: str) -> str | None:
-    """Write one `a.b[0].c=value` into the document; the fault's line if that cannot be."""
+def _override(document: dict[str, Any], word: str, faults: Faults) -> None:
+    """Write one `a.b[0].c=value` into the document, or add a fault."""
     key, equals, text = word.partition("=")
     steps = [int(index) if index else name for name, index in _STEP.findall(key)]
     if not equals or not steps:
-        return fault(COMMAND_LINE, word, "must be written key=value, such as seeds=3 or learners[0].K=5")
+        faults.add(word, "must be written key=value, such as seeds=3 or learners[0].K=5")
+        return
     try:
         value = parsed(text)
     except yaml.YAMLError:
-        return fault(COMMAND_LINE, key, "must be a YAML value", text)
-    place: Any = document
-    for done, (step, following) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
-        if isinstance(step, int) != isinstance(place, list) or (isinstance(step, int) and step >= len(place)):
-            so_far = _dotted(steps[:done]) or "the sweep"
-            return fault(COMMAND_LINE, key, f"{so_far} has no such part", _dotted(steps[: done + 1]))
-        if following is None:
-            place[step] = value
+        faults.add(key, "must be a YAML value", text)
+        return
+    part: Any = document
+    for depth, (step, next_step) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
+        if isinstance(step, int) != isinstance(part, list) or (isinstance(step, int) and step >= len(part)):
+            parent = Faults("").at(*steps[:depth]).key or "the sweep"
+            faults.add(key, f"{parent} has no such part", Faults("").at(*steps[: depth + 1]).key)
+            return
+        if next_step is None:
+            part[step] = value
         elif isinstance(step, int):
-            place = place[step]
+            part = part[step]
         else:
-            if not isinstance(place.get(step), dict | list):
-                place[step] = {}
-            place = place[step]
-    return None
-
-
-def _dotted(steps: Sequence[int | str]) -> str:
-    out = ""
-    for step in steps:
-        out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else step
-    return out
+            if not isinstance(part.get(step), dict | list):
+                part[step] = {}
+            part = part[step]

@@ -229,8 +229,9 @@ class OnlineProtocol:
         weights = self._initial_weights = self._initial_weights or network.initial(self._setting.seeds)
         with torch.no_grad():
             initial, _ = self._held_out(tasks, "validation", lambda x: network.logits(*weights, x))
-        own, _ = self._held_out(tasks, "validation")
-        return {"forward_transfer": torch.tensor(initial, dtype=torch.float64) - torch.tensor(own, dtype=torch.float64)}
+        current, _ = self._held_out(tasks, "validation")
+        before, now = (torch.tensor(errors, dtype=torch.float64) for errors in (initial, current))
+        return {"forward_transfer": before - now}
 
     def _evaluate_ended_tasks(self, batch: int, evaluations: dict[str, list[float]]) -> None:
         """Evaluate each seed whose task ended with this batch; without boundaries, seeds may end tasks separately."""
@@ -311,9 +312,9 @@ class OnlineProtocol:
         self._in_task = state["in_task"]
         self.curves = curves
         load(state["learner"])
-        seen = self._source.read(0, self._position)
+        points = self._source.read(0, self._position)
         if self._position:
-            ids, labels = torch.from_numpy(seen.image_ids), torch.from_numpy(seen.labels)
+            ids, labels = torch.from_numpy(points.image_ids), torch.from_numpy(points.labels)
             self.learner.restore_seen(learners.Batch(torch.empty(0), labels.to(self._images.device), ids))
         # Restore the counter last: reloading recomputes gradients that were already counted.
         self._setting.network.gradient_evaluations = state["gradient_evaluations"]

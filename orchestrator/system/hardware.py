@@ -54,7 +54,7 @@ def cpu_name() -> str:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Start measuring peaks from here: one process runs several trials. (For main memory on Linux only.)"""
+    """Measure peaks from here on, since one process runs several trials (for main memory on Linux only)."""
     with suppress(OSError):
         _RESET.write_text("5")
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Options that do not go together, or not with the stream, by what the learner says of them."""
+"""Options that do not fit one another or the stream, by the rules of their learner."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class Grouped(Online):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "own_rules").mkdir()
     (tmp_path / "own_rules" / "grouped.py").write_text(OWN, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -53,29 +53,29 @@ def sweep(learner: dict[str, object]) -> dict[str, object]:
     return {"name": "mine", "stream": {"name": "rainbow_digits"}, "learners": [learner], "seeds": 1, "batch_size": 8}
 
 
-def test_a_learner_of_ones_own_checks_its_options(own: str) -> None:
-    assert check_sweep(sweep({"name": own, "group": {"grid": [2, 4]}})).learners[0].name == own
+def test_a_learner_of_the_users_own_checks_its_options(users_module: str) -> None:
+    assert check_sweep(sweep({"name": users_module, "group": {"grid": [2, 4]}})).learners[0].name == users_module
     with pytest.raises(ConfigError) as caught:
-        check_sweep(sweep({"name": own, "group": {"grid": [2, 3, 5]}, "weight": 2.0}), "mine.yaml")
+        check_sweep(sweep({"name": users_module, "group": {"grid": [2, 3, 5]}, "weight": 2.0}), "mine.yaml")
     assert caught.value.faults == (
         "mine.yaml: learners[0].group.grid[1]: must divide batch_size, 8 (got 3)",
         "mine.yaml: learners[0].group.grid[2]: must divide batch_size, 8 (got 5)",
     )
 
 
-def test_a_check_that_raises_is_one_line(own: str) -> None:
+def test_a_check_that_raises_is_one_line(users_module: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_sweep(sweep({"name": own, "group": 7}), "mine.yaml")
+        check_sweep(sweep({"name": users_module, "group": 7}), "mine.yaml")
     assert caught.value.faults == (
         "mine.yaml: learners[0]: own_rules.grouped cannot check its options (RuntimeError: seven)",
     )
 
 
-def test_a_search_is_refused_only_where_none_of_its_trials_has_an_effect(own: str) -> None:
+def test_a_search_is_refused_only_where_none_of_its_trials_has_an_effect(users_module: str) -> None:
     searched = {"weight": {"uniform": [0.5, 2.0]}}
     with pytest.raises(ConfigError, match=r"learners\[0\]\.weight: has no effect with weighed: false"):
-        check_sweep(sweep({"name": own, **searched}))
-    check_sweep(sweep({"name": own, "weighed": {"grid": [False, True]}, **searched}))
+        check_sweep(sweep({"name": users_module, **searched}))
+    check_sweep(sweep({"name": users_module, "weighed": {"grid": [False, True]}, **searched}))
 
 
 def with_store(checked: Sweep, classes: int) -> list[str]:
@@ -96,7 +96,7 @@ def test_the_number_of_classes_is_checked_with_the_store() -> None:
     ]
 
 
-def test_classes_that_are_not_known_yet_are_no_fault() -> None:
+def test_an_unknown_number_of_classes_is_not_a_fault() -> None:
     spec = LearnerSpec("icarl", {"alpha": 0.001, "updates_per_task": 5, "update_batch": 4, "mean_points": 3}, {})
     spec = LearnerSpec(spec.name, spec.fixed, {"memory": Space("grid", (1, 2))})
     faults = Faults("mine.yaml")
@@ -109,6 +109,6 @@ class Nothing:
     """No options."""
 
 
-def test_a_learner_has_no_rules_unless_it_says_so() -> None:
+def test_a_learner_has_no_rules_by_default() -> None:
     assert list(Learner.check(Nothing(), StreamFacts(10, 0, 10))) == []
     assert Learner.without_effect(Nothing()) == {}

@@ -1,4 +1,4 @@
-"""Everything that is wrong in a sweep is told at once: file, dotted key, rule, value, remedy."""
+"""All faults of a sweep are reported together, each with file, dotted key, rule, value and remedy."""
 
 import math
 from pathlib import Path
@@ -23,7 +23,7 @@ def faults(document: object, file: str = "mine.yaml") -> list[str]:
     return list(caught.value.faults)
 
 
-def test_a_good_sweep_has_its_defaults() -> None:
+def test_a_valid_sweep_has_its_defaults() -> None:
     sweep = check_sweep(GOOD)
     assert sweep.seeds == [0, 1]
     assert sweep.network == "rainbow"
@@ -88,7 +88,7 @@ def test_one_fault_is_one_line(change: dict[str, object], expected: str | None) 
         assert lines == [expected]
 
 
-def test_grid_over_a_key_that_the_learner_has_not() -> None:
+def test_a_grid_over_an_unknown_key_is_refused() -> None:
     (line,) = faults(GOOD | {"learners": [{"name": "online", "K": {"grid": [1, 5]}}]})
     assert line.startswith("mine.yaml: learners[0].K: unknown key (got {'grid': [1, 5]})")
 
@@ -99,7 +99,7 @@ def test_grid_search_refuses_a_distribution() -> None:
     assert line.startswith("mine.yaml: learners[0].beta1: grid search needs a list of values")
 
 
-def test_all_faults_come_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     lines = faults(
         {"name": "x", "stream": {"name": "nope"}, "learners": [{"name": "fml"}, {"name": "foml", "K": 0}], "sseeds": 1}
     )
@@ -147,17 +147,17 @@ def test_a_bad_word_is_a_fault_of_the_command_line(tmp_path: Path, word: str) ->
     assert line.startswith(("command line: ", str(path)))
 
 
-def test_a_file_that_cannot_be_read_is_called_as_it_was_given(tmp_path: Path) -> None:
+def test_the_line_about_an_unreadable_file_names_the_path_as_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_sweep(tmp_path / "none.yaml")
     (line,) = caught.value.faults
     assert line.startswith(f"{tmp_path / 'none.yaml'}: must be a readable YAML file")
 
 
-def test_every_ready_sweep_is_good() -> None:
+def test_every_ready_sweep_is_valid() -> None:
     folder = default_file().parent
     names = sorted(path.name for path in folder.glob("*.yaml"))
     assert "quickstart.yaml" in names
-    measured = sorted((folder.parent / "benchmarks").glob("*.yaml"))
-    for path in [*(folder / name for name in names), *measured]:
+    benchmarks = sorted((folder.parent / "benchmarks").glob("*.yaml"))
+    for path in [*(folder / name for name in names), *benchmarks]:
         assert load_sweep(path).learners

@@ -1,4 +1,4 @@
-"""The rules of a sweep's keys, each told with its path, and what a checked sweep says of itself."""
+"""The rules of a sweep's keys, each reported with its path, and the properties of a checked sweep."""
 
 import pytest
 
@@ -20,15 +20,15 @@ def test_seeds_may_be_a_list() -> None:
     assert check_sweep(GOOD | {"seeds": [7, 3]}).seeds == [7, 3]
 
 
-def test_what_a_sweep_says_of_itself_follows_what_was_given() -> None:
-    given = {"tracking": {"experiment": "thesis"}, "stream": {"name": "online_cifar100"}, "resources": {"cpus": 3.5}}
-    sweep = check_sweep(GOOD | given)
+def test_properties_of_a_sweep_follow_its_source() -> None:
+    change = {"tracking": {"experiment": "thesis"}, "stream": {"name": "online_cifar100"}, "resources": {"cpus": 3.5}}
+    sweep = check_sweep(GOOD | change)
     assert (sweep.name, sweep.experiment, sweep.network, sweep.threads) == ("mine", "thesis", "siamese", 3)
     assert check_sweep(GOOD | {"resources": {"cpus": 0.5}}).threads == 1
 
 
-def test_only_what_is_drawn_is_drawn() -> None:
-    """A grid is crossed, a distribution is drawn from; all else is fixed."""
+def test_drawn_spaces_exclude_grids_and_fixed_values() -> None:
+    """Grids are crossed and distributions are drawn from; other values are fixed."""
     learner = {"name": "foml", "K": {"grid": [1, 5]}, "beta1": {"uniform": [0.1, 0.2]}, "alpha1": 0.3}
     (spec,) = check_sweep(GOOD | {"learners": [learner]}).learners
     assert (set(spec.spaces), set(spec.drawn_spaces)) == ({"K", "beta1"}, {"beta1"})

@@ -1,4 +1,4 @@
-"""Spaces draw what they say."""
+"""The values that search spaces draw, and how they are read."""
 
 import numpy as np
 
@@ -32,13 +32,13 @@ def test_randint_has_both_ends() -> None:
 
 
 def test_whole_numbers_of_a_real_option_are_real() -> None:
-    drawn = [Space("randint", (1.0, 3.0)).draw(np.random.default_rng(seed)) for seed in range(50)]
-    assert set(map(repr, drawn)) == {"1.0", "2.0", "3.0"}
-    drawn = [Space("randint", (1, 3)).draw(np.random.default_rng(seed)) for seed in range(50)]
-    assert set(map(repr, drawn)) == {"1", "2", "3"}
+    values = [Space("randint", (1.0, 3.0)).draw(np.random.default_rng(seed)) for seed in range(50)]
+    assert set(map(repr, values)) == {"1.0", "2.0", "3.0"}
+    values = [Space("randint", (1, 3)).draw(np.random.default_rng(seed)) for seed in range(50)]
+    assert set(map(repr, values)) == {"1", "2", "3"}
 
 
-def test_values_are_what_the_option_makes_of_them() -> None:
+def test_values_have_the_type_of_the_option() -> None:
     model, faults = model_of(registry.learner_class("foml").options_class), Faults("f")
     for kind in ("grid", "choice", "uniform", "loguniform", "randint"):
         space = read_space({kind: [1, 10]}, model, "beta1", faults)

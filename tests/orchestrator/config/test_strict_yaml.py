@@ -1,4 +1,4 @@
-"""YAML as people mean it, and `key=value` words; what cannot be read is a line, never a traceback."""
+"""Strict YAML and `key=value` words: invalid input is one line, never a traceback."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from orchestrator.errors import ConfigError
 
 
 def test_a_number_with_an_exponent_is_a_number() -> None:
-    """YAML 1.1 would make text of these."""
+    """In YAML 1.1 these are text."""
     assert [parsed(text) for text in ("1e-2", "-2E3", "1.5e+2")] == [0.01, -2000.0, 150.0]
 
 
@@ -35,7 +35,7 @@ def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
 
 
 def test_a_key_is_given_once() -> None:
-    """As in a file; the same word again says nothing else."""
+    """As in a file; repeating the same word is allowed."""
     with pytest.raises(ConfigError) as caught:
         overridden({}, ["seeds=3", "seeds=4", "name=x", "name=x"])
     assert caught.value.faults == ("command line: seeds: must be given once",)
@@ -51,7 +51,7 @@ def test_a_key_is_given_once() -> None:
         ("", "must hold keys and values"),
     ],
 )
-def test_a_file_that_is_no_sweep(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_file_that_is_not_a_sweep(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

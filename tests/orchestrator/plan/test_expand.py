@@ -1,4 +1,4 @@
-"""Grids are crossed, the rest is drawn, and more of either leaves what there was as it was."""
+"""Grids are crossed and the rest is drawn; a larger sweep keeps the trials of a smaller one."""
 
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
@@ -11,22 +11,22 @@ def sweep(learners: list[dict[str, object]], **more: object) -> Sweep:
 
 def test_grids_are_crossed_in_order() -> None:
     plan = make_plan(sweep([{"name": "foml", "K": {"grid": [1, 5]}, "beta1": {"grid": [0.1, 0.2]}}]), "store")
-    chosen = [(t.configuration.options["K"], t.configuration.options["beta1"]) for t in plan.trials]
-    assert chosen == [(1, 0.1), (1, 0.2), (5, 0.1), (5, 0.2)]
+    values = [(t.configuration.options["K"], t.configuration.options["beta1"]) for t in plan.trials]
+    assert values == [(1, 0.1), (1, 0.2), (5, 0.1), (5, 0.2)]
     assert plan.trials[0].configuration.label == "foml K=1 beta1=0.1"
     assert len({t.key for t in plan.trials}) == 4
 
 
-def test_draws_do_not_change_when_more_are_asked_for() -> None:
+def test_draws_do_not_change_with_the_number_of_samples() -> None:
     space = [{"name": "foml", "K": {"grid": [1, 5]}, "alpha1": {"loguniform": [1e-4, 1e-2]}}]
     few = make_plan(sweep(space, search={"samples": 2}), "store")
     many = make_plan(sweep(space, search={"samples": 3}), "store")
     assert len(few.trials) == 4
     assert len(many.trials) == 6
     assert {t.key for t in few.trials} < {t.key for t in many.trials}
-    drawn = [t.configuration.options["alpha1"] for t in many.trials]
-    assert all(1e-4 <= value < 1e-2 for value in drawn)
-    assert drawn[:3] == drawn[3:] and len(set(drawn)) == 3  # of K=1 and of K=5: compared at the same draws
+    draws = [t.configuration.options["alpha1"] for t in many.trials]
+    assert all(1e-4 <= value < 1e-2 for value in draws)
+    assert draws[:3] == draws[3:] and len(set(draws)) == 3  # K=1 and K=5 are compared at the same draws
     other = make_plan(sweep(space, search={"samples": 3, "seed": 1}), "store")
     assert not {t.key for t in other.trials} & {t.key for t in many.trials}
 
@@ -39,7 +39,7 @@ def keys(*learners: dict[str, object], **search: object) -> list[str]:
     return [trial.key for trial in plan.trials]
 
 
-def test_what_a_learner_draws_depends_on_no_other_part_of_the_sweep() -> None:
+def test_the_draws_of_a_learner_depend_on_no_other_part_of_the_sweep() -> None:
     before = keys(DRAWN)
     assert len(before) == 3
     online: dict[str, object] = {"name": "online"}
@@ -49,12 +49,12 @@ def test_what_a_learner_draws_depends_on_no_other_part_of_the_sweep() -> None:
     )  # 5 is the default
     both = make_plan(sweep([DRAWN | {"alpha1": DRAWN["beta1"]}], search={"samples": 3}), "store").trials
     alone = make_plan(sweep([DRAWN], search={"samples": 3}), "store").trials
-    drawn = [[trial.configuration.options["beta1"] for trial in trials] for trials in (both, alone)]
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != [trial.configuration.options["alpha1"] for trial in both]
+    draws = [[trial.configuration.options["beta1"] for trial in trials] for trials in (both, alone)]
+    assert draws[0] == draws[1]
+    assert draws[0] != [trial.configuration.options["alpha1"] for trial in both]
 
 
-def test_two_entries_that_come_to_the_same_are_run_once() -> None:
+def test_two_equal_entries_are_run_once() -> None:
     assert keys(DRAWN, DRAWN | {"K": {"grid": [5, 10]}}) == keys(DRAWN | {"K": {"grid": [5, 10]}})
     assert keys({"name": "online", "alpha1": {"choice": [1, 1.0]}}) == keys({"name": "online", "alpha1": 1})
     search = {"algorithm": "optuna", "samples": 3}
@@ -74,16 +74,16 @@ def test_a_fixed_value_that_becomes_a_grid_keeps_its_study() -> None:
     assert five.key == fixed.key != ten.key
 
 
-def test_a_value_has_one_hash_however_it_is_written() -> None:
+def test_a_value_has_one_hash_in_each_notation() -> None:
     one = keys({"name": "foml", "beta1": 1})
     assert keys({"name": "foml", "beta1": {"grid": [1, 10]}})[:1] == one
     assert keys({"name": "foml", "beta1": {"grid": [1.0]}}) == keys({"name": "foml", "beta1": {"choice": [1]}}) == one
-    drawn = make_plan(sweep([{"name": "foml", "beta1": {"randint": [1, 2]}}], search={"samples": 8}), "store").trials
-    assert sorted(trial.key for trial in drawn) == sorted([*one, *keys({"name": "foml", "beta1": 2.0})])
+    trials = make_plan(sweep([{"name": "foml", "beta1": {"randint": [1, 2]}}], search={"samples": 8}), "store").trials
+    assert sorted(trial.key for trial in trials) == sorted([*one, *keys({"name": "foml", "beta1": 2.0})])
 
 
-def test_a_population_is_another_one_by_whatever_decides_its_curves() -> None:
-    """Who copies whom is decided by the objective: two objectives are two populations."""
+def test_the_hash_of_a_population_is_of_all_that_determines_its_curves() -> None:
+    """The objective determines which member copies which: two objectives are two populations."""
     learners = [{"name": "foml", "alpha1": {"loguniform": [1e-4, 1e-2]}}]
 
     def population(**more: object) -> str:
@@ -105,7 +105,7 @@ def test_samples_without_anything_to_draw_are_one_trial() -> None:
     assert len(make_plan(sweep([{"name": "online"}], search={"samples": 5}), "store").trials) == 1
 
 
-def test_what_comes_twice_is_run_once() -> None:
+def test_duplicates_in_a_grid_are_run_once() -> None:
     plan = make_plan(sweep([{"name": "foml", "K": {"grid": [1, 5, 1]}}, {"name": "foml"}]), "store")
     assert [t.configuration.options["K"] for t in plan.trials] == [1, 5]
 

@@ -1,4 +1,4 @@
-"""What a hash is of, and any name as a folder of its own."""
+"""The hash of a configuration, the key of a trial, and the folder of a sweep."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def sweep(learners: list[dict[str, object]], **more: object) -> Sweep:
     return check_sweep({"name": "p", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 2} | more)
 
 
-def test_the_hash_is_of_everything_that_decides_a_curve() -> None:
+def test_the_hash_is_of_all_that_determines_a_curve() -> None:
     def of(store: str = "store", **change: object) -> str:
         return make_plan(sweep([{"name": "foml"}], **change), store).trials[0].configuration.hash
 
@@ -35,6 +35,20 @@ def test_a_trial_is_a_configuration_and_its_seeds() -> None:
     assert one.configuration.hash == two.configuration.hash
     assert one.key != two.key
     assert one.folder(Path("r")) == Path("r") / one.key
+
+
+def test_trials_are_found_by_key_and_added_once() -> None:
+    plan = make_plan(sweep([{"name": "foml", "K": {"grid": [1, 5]}}]), "store")
+    first, second = plan.trials
+    assert plan.trial(second.key) is second
+    plan.add(first)
+    assert plan.trials == (first, second)
+    other = make_plan(sweep([{"name": "foml", "K": 7}]), "store").trials[0]
+    plan.add(other)
+    assert plan.trials == (first, second, other)
+    assert plan.with_earlier({}).trial(other.key) == other
+    with pytest.raises(KeyError):
+        plan.trial("unknown")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +72,7 @@ def test_a_trial_is_a_configuration_and_its_seeds() -> None:
         "/" * 200,
     ],
 )
-def test_any_name_is_one_folder_inside_the_storage(tmp_path: Path, name: str) -> None:
+def test_each_name_is_one_folder_inside_the_storage(tmp_path: Path, name: str) -> None:
     folder = sweep_folder(tmp_path, name)
     assert folder.parent == tmp_path
     assert folder.name not in ("", ".", "..")

@@ -1,4 +1,4 @@
-"""The store that a sweep names must be whole, of its stream, with its seeds, and long enough for what it asks."""
+"""The store that a sweep names must be intact, of its stream, with its seeds, and long enough for its options."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from streams.store.task_store import TaskStore
 from tests.orchestrator.sweep_command import TINY, folder_with, run_here
 
 RECIPE = {"name": "rainbow_digits", "tasks": 3, "train": 25, "validation": 12, "test": 12}
-"""That of the fixture `store`."""
+"""The recipe of the fixture `store`."""
 
 
 def faults(store: TaskStore, **change: object) -> tuple[str, ...]:
@@ -40,12 +40,12 @@ def test_the_named_store_is_opened(store: TaskStore) -> None:
     assert (opened.path, opened.hash, opened.seeds) == (store.path, store.hash, [0, 1, 2])
 
 
-def test_a_store_of_another_stream_that_lacks_seeds_is_refused(store: TaskStore) -> None:
-    """Both at once."""
-    wanted = RECIPE | {"train": 30, "store": str(store.path)}
-    of_stream, of_seeds = faults(store, stream=wanted, seeds=[1, 3, 4])
+def test_a_store_of_another_stream_without_the_seeds_is_refused(store: TaskStore) -> None:
+    """With a line for each."""
+    stream = RECIPE | {"train": 30, "store": str(store.path)}
+    of_stream, of_seeds = faults(store, stream=stream, seeds=[1, 3, 4])
     identity = check_sweep(
-        {"name": "s", "stream": wanted, "learners": [{"name": "online"}], "seeds": 1}
+        {"name": "s", "stream": stream, "learners": [{"name": "online"}], "seeds": 1}
     ).recipe.identity()
     assert of_stream == (
         f"s.yaml: stream.store: must be a store of {json.dumps(identity)} (got {json.dumps(store.manifest['recipe'])})"
@@ -56,16 +56,16 @@ def test_a_store_of_another_stream_that_lacks_seeds_is_refused(store: TaskStore)
     )
 
 
-def test_a_scheduler_that_would_never_act_is_refused(store: TaskStore) -> None:
-    """Only the store tells how many datapoints there are: 3 tasks of 25."""
+def test_a_scheduler_whose_first_decision_is_after_the_stream_is_refused(store: TaskStore) -> None:
+    """The number of datapoints is known from the store: 3 tasks of 25."""
     scheduler = {"name": "pbt", "interval": 75}
     learners = [{"name": "foml", "beta1": {"uniform": [0.1, 0.2]}}]
-    found = faults(store, learners=learners, search={"samples": 4, "scheduler": scheduler})
-    assert found == ("s.yaml: search.scheduler.interval: must be below the 75 datapoints of the stream (got 75)",)
+    lines = faults(store, learners=learners, search={"samples": 4, "scheduler": scheduler})
+    assert lines == ("s.yaml: search.scheduler.interval: must be below the 75 datapoints of the stream (got 75)",)
 
 
 def test_a_batch_that_spans_a_whole_task_is_refused(store: TaskStore) -> None:
-    """3 tasks of 25, one after the other; where they have no sharp ends, it spans none."""
+    """3 tasks of 25, one after the other; without boundaries no batch is refused."""
     (line,) = faults(store, batch_size=26)
     remedy = "set batch_size=25, or use longer tasks"
     assert line == f"s.yaml: batch_size: must be at most the 25 datapoints of the shortest task (got 26); {remedy}"

@@ -48,8 +48,8 @@ def test_the_children_of_a_process_that_ended_normally_are_left_running() -> Non
 def test_descendants_of_this_process() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 299 & echo; wait"], stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None and shell.stdout.readline() == b"\n"
-        known = {command_line(process): process for process in descendants()}
-        child, grandchild = known["sh -c sleep 299 & echo; wait"], known["sleep 299"]
+        processes = {command_line(process): process for process in descendants()}
+        child, grandchild = processes["sh -c sleep 299 & echo; wait"], processes["sleep 299"]
         assert child.pid == shell.pid and is_alive(child) and is_alive(grandchild)
         child.kill()
         os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
