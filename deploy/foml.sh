@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On the head: a command of the orchestrator on this cluster, with its MLflow and its shared folder.
+# On the head: run a command of the orchestrator with this cluster's MLflow and shared folder.
 #
 #   foml.sh sweep mine.yaml seeds=3     foml.sh sweep --resume NAME     foml.sh doctor     foml.sh report NAME
 set -euo pipefail

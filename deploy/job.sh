@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# On the head: a sweep that runs whoever logs out. In FOML_SHARED/jobs are its log (JOB.log, standard error), what it
-# said at its end (JOB.out, standard output), its process id and its exit code.
+# On the head: run a sweep independently of the ssh session. FOML_SHARED/jobs holds JOB.log (its standard error),
+# JOB.out (its standard output), JOB.pid and JOB.code (the exit code).
 #
-#   job.sh start JOB WORDS…      begin `foml.sh sweep WORDS`, unless JOB runs already
-#   job.sh follow JOB            its log from the start until it is over, and what it said; last comes `exit code N`
-#   job.sh follow JOB OPTION…    the same of a job that was started with these (--json, --quiet), without what it said
-#   job.sh stop JOB              as Ctrl-C would: chunks in flight are finished
+#   job.sh start JOB WORDS…      start `foml.sh sweep WORDS`, unless JOB is running
+#   job.sh follow JOB            print the log until the job ends, then its standard output and `exit code N`
+#   job.sh follow JOB OPTION…    the same for a job started with --json or --quiet, without its standard output
+#   job.sh stop JOB              stop as Ctrl-C does: chunks in flight are finished
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 jobs=${FOML_SHARED:-/srv/foml}/jobs
@@ -18,7 +18,7 @@ case $command in
 start)
     mkdir -p "$jobs"
     exec 9>"$job.lock"
-    flock 9 # of two at once the second finds that it runs
+    flock 9 # of two simultaneous calls the second one finds the job running
     if runs; then
         echo "runs already"
         exit 0
@@ -27,7 +27,7 @@ start)
     : >"$job.log"
     : >"$job.out"
     echo "$*" >"$job.words"
-    # Its own session: it hears neither the end of ours nor our Ctrl-C.
+    # A session of its own: neither the end of this one nor Ctrl-C in it reaches the job.
     # shellcheck disable=SC2016
     setsid nohup bash -c 'set +e; log=$1; out=$2; code=$3; shift 3; bash "$@" >"$out" 2>"$log" </dev/null; echo $? >"$code.new"; mv "$code.new" "$code"' \
         job "$job.log" "$job.out" "$job.code" "$here/foml.sh" sweep "$@" >/dev/null 2>&1 </dev/null 9>&- &
@@ -44,7 +44,7 @@ follow)
         case " $(cat "$job.words" 2>/dev/null || true) " in
         *" $option "*) ;;
         *)
-            echo "it was started without $option: look at it without"
+            echo "the job was started without $option: leave this option out"
             exit 1
             ;;
         esac

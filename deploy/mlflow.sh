@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# An MLflow server on PostgreSQL, both on this machine and for this machine: they listen on 127.0.0.1 and nowhere else.
+# An MLflow server on PostgreSQL; both listen on 127.0.0.1 only.
 #
-#   mlflow.sh start     start what does not run; what was kept before is there again
+#   mlflow.sh start     start both unless they run; earlier data are kept
 #   mlflow.sh stop
 #   mlflow.sh status    exit code 0 if it answers
 #
-# All that it keeps is in FOML_MLFLOW (~/mlflow if not set): pg/ the database, artifacts/ the files, env the passwords
-# (mode 600, made at the first start; MLFLOW_AUTH_ADMIN_PASSWORD, if set then, is MLflow's). A program on this machine
-# that wants to log in:  set -a; . ~/mlflow/env; set +a
+# Data are in FOML_MLFLOW (default ~/mlflow): pg/ the database, artifacts/ the files, env the passwords (mode 600, created
+# at the first start; MLflow's is MLFLOW_AUTH_ADMIN_PASSWORD if that is set). To log in from a program on this machine:
+# set -a; . ~/mlflow/env; set +a
 set -euo pipefail
 umask 077
 home=${FOML_MLFLOW:-$HOME/mlflow}
 port=${FOML_MLFLOW_PORT:-5000}
-database_port=${FOML_MLFLOW_DATABASE_PORT:-5433} # not 5432: a PostgreSQL of the system's own may have that
+database_port=${FOML_MLFLOW_DATABASE_PORT:-5433} # not 5432, which a system PostgreSQL may use
 venv=${FOML_VENV:-$HOME/foml-venv}
 postgres=$(find /usr/lib/postgresql -maxdepth 1 -mindepth 1 2>/dev/null | sort -V | tail -1)/bin
 
 fail() { printf 'mlflow.sh: %s\n' "$*" >&2; exit 1; }
 secret() { "$venv/bin/python" -c 'import secrets; print(secrets.token_urlsafe(24))'; }
-# PostgreSQL refuses to run as root: then it runs as the user that Debian's package made.
+# PostgreSQL refuses to run as root: use the account of Debian's package instead.
 if [ "$(id -u)" = 0 ]; then owner=postgres; as_owner() { setpriv --reuid=postgres --regid=postgres --init-groups "$@"; }
 else owner=$(id -un); as_owner() { "$@"; }; fi
 
@@ -32,7 +32,7 @@ PYTHON
 }
 alive() { [ -f "$1" ] && kill -0 "$(head -1 "$1")" 2>/dev/null; }
 
-make() { # passwords, database, artifact folder: once
+make() { # create passwords, database and artifact folder once
     mkdir -p "$home/artifacts"
     if [ ! -f "$home/env" ]; then
         {
@@ -51,7 +51,7 @@ make() { # passwords, database, artifact folder: once
         install -m 600 -o "$owner" /dev/null "$home/.password"
         printf '%s\n' "$FOML_DATABASE_PASSWORD" >"$home/.password"
         as_owner "$postgres/initdb" -D "$home/pg.new" -U mlflow --pwfile="$home/.password" --auth=scram-sha-256 -E UTF8 \
-            --locale=C.UTF-8 >"$home/initdb.log" 2>&1 || fail "PostgreSQL made no database; see $home/initdb.log"
+            --locale=C.UTF-8 >"$home/initdb.log" 2>&1 || fail "initdb failed; see $home/initdb.log"
         rm "$home/.password"
         mv "$home/pg.new" "$home/pg"
     fi
@@ -80,7 +80,7 @@ start() {
             export MLFLOW_AUTH_CONFIG_PATH=$home/auth.ini MLFLOW_AUTH_ADMIN_PASSWORD=$MLFLOW_TRACKING_PASSWORD
             MLFLOW_FLASK_SERVER_SECRET_KEY=$(cat "$home/flask-key")
             export MLFLOW_FLASK_SERVER_SECRET_KEY MLFLOW_BACKEND_STORE_URI=$database/mlflow MLFLOW_DISABLE_TELEMETRY=true
-            export MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false # six more processes, for what we don't use
+            export MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false # saves six processes of a feature that is not used
             exec setsid nohup "$venv/bin/python" -m mlflow server --app-name basic-auth --host 127.0.0.1 --port "$port" \
                 --workers 1 --artifacts-destination "$home/artifacts" >>"$home/server.log" 2>&1 </dev/null
         ) &

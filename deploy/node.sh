@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Sets up one node of a cluster: a Python of its own in ~/foml-venv with the wheel that lies beside this script, and
-# the very versions of constraints.txt. Run again it changes only what is not so yet.
+# Set up one node of a cluster: a virtual environment in ~/foml-venv with the wheel beside this script and the versions
+# of constraints.txt. Idempotent.
 #
 #   node.sh                    every node
-#   node.sh --head [--share]   the head: MLflow on PostgreSQL too; --share: export FOML_SHARED to the workers by NFS
-#   node.sh --mount HEAD       a worker: mount FOML_SHARED from there
+#   node.sh --head [--share]   the head: also MLflow on PostgreSQL; --share: export FOML_SHARED to the workers by NFS
+#   node.sh --mount HEAD       a worker: mount FOML_SHARED from the head
 #
-# FOML_SHARED (/srv/foml if not set): the folder that all nodes see, for results and checkpoints.
+# FOML_SHARED (default /srv/foml): the folder that all nodes share, for results and checkpoints.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 shared=${FOML_SHARED:-/srv/foml}
 venv=$HOME/foml-venv
-python=3.11       # the same on every node: Ray refuses nodes of another one
+python=3.11       # Ray refuses nodes with another version
 uv=uv==0.13.9
 
 say() { printf '%s: %s\n' "$(basename "$0")" "$*"; }
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi; }
-packages() { # Debian packages, where one of them is missing
+packages() { # install Debian packages unless all are present
     if ! dpkg -s "$@" >/dev/null 2>&1; then
         as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q
         as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
@@ -27,7 +27,7 @@ install_python() {
     [ -x "$venv/bin/python" ] && return
     if command -v "python$python" >/dev/null && "python$python" -c 'import ensurepip'; then
         "python$python" -m venv "$venv"
-    else # uv brings a Python where the system has another one
+    else # uv installs Python where the system has another version
         [ -x "$HOME/.foml-uv/bin/uv" ] || { python3 -m venv "$HOME/.foml-uv" && "$HOME/.foml-uv/bin/pip" -q install "$uv"; }
         "$HOME/.foml-uv/bin/uv" -q venv --seed --python "$python" "$venv"
     fi
@@ -35,16 +35,16 @@ install_python() {
 
 install_project() {
     local wheel=("$here"/foml_orchestrator-*.whl)
-    [ -f "${wheel[0]}" ] || { say "there is no wheel beside me; run: python -m orchestrator.ship"; exit 1; }
+    [ -f "${wheel[0]}" ] || { say "no wheel beside this script; run: python -m orchestrator.ship"; exit 1; }
     cmp -s "${wheel[0]}" "$venv/installed.whl" && return
     "$venv/bin/python" -m pip -q install --no-input -c "$here/constraints.txt" "${wheel[0]}[cluster]"
-    if [ -f "$venv/installed.whl" ]; then # a new state of the same version
+    if [ -f "$venv/installed.whl" ]; then # changed code under the same version number
         "$venv/bin/python" -m pip -q install --no-input --no-deps --force-reinstall "${wheel[0]}"
     fi
     cp "${wheel[0]}" "$venv/installed.whl"
 }
 
-find_commands() { # `ray down` and `ray exec` look for `ray` in a login shell's path
+find_commands() { # `ray down` and `ray exec` find `ray` in a login shell's path
     # shellcheck disable=SC2016
     local line='export PATH="$HOME/foml-venv/bin:$PATH"'
     grep -qxF "$line" "$HOME/.bashrc" 2>/dev/null || printf '%s\n' "$line" >>"$HOME/.bashrc"

@@ -63,12 +63,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
 
 def _run_on_cluster(options: Namespace, output: Output) -> int:
     """Start or follow a sweep on a cluster, and print its result. Returns the exit code."""
-    manner = jobs.Manner(output.quiet, output.as_json)
     if options.attach:
-        result = jobs.attach(options.cluster, options.attach, manner)
+        result = jobs.attach(options.cluster, options.attach, output)
     else:
         file, overrides = options.file, options.overrides
-        result = jobs.submit(options.cluster, file, overrides, options.rerun, options.detach, manner)
+        result = jobs.submit(options.cluster, file, overrides, options.rerun, options.detach, output)
     if output.as_json:
         own = SweepDocument(result.name, result.exit_code, problems=result.problems, resume=result.resume)
         print(own.to_json() if result.document is None else result.document)

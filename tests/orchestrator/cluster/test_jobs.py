@@ -1,7 +1,6 @@
-"""`--cluster`: what is refused before anything is sent, and how results come back in each form.
+"""`--cluster`: faults that are refused before anything is sent, and the result in each form.
 
-A sweep on a real cluster's head, by ssh, is in tests/cluster. Here the head is this machine: commands and copies go
-through the project's own scripts, and only the way there is shorter.
+tests/cluster runs sweeps on a real cluster by ssh. Here the head is this machine: a short script replaces Ray's launcher.
 """
 
 import fcntl
@@ -20,7 +19,7 @@ import pytest
 import yaml
 
 from orchestrator import ship
-from orchestrator.cluster import jobs as remote
+from orchestrator.cluster import jobs
 from orchestrator.sweep import __main__
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import TINY, folder_with
@@ -39,18 +38,18 @@ exec {sys.executable} "$@"
 """
 
 
-def test_a_cluster_file_with_faults_is_told_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_of_a_cluster_file_are_printed_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["--cluster", str(ROOT / "cluster.yaml")]) == 2
-    told = capsys.readouterr().err
-    assert "metadata.image: must be filled in (got FILL-IN)" in told
-    assert "Traceback" not in told
+    errors = capsys.readouterr().err
+    assert "metadata.image: must be filled in (got FILL-IN)" in errors
+    assert "Traceback" not in errors
 
 
-def test_such_a_refusal_has_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_also_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["--cluster", str(ROOT / "cluster.yaml"), "--json"]) == 2
-    said = capsys.readouterr()
-    told = json.loads(said.out)
-    assert told["exit_code"] == 2 and told["problems"] == said.err.splitlines()
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["exit_code"] == 2 and document["problems"] == captured.err.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -66,40 +65,40 @@ def test_such_a_refusal_has_a_document_too(capsys: pytest.CaptureFixture[str]) -
         (["--cluster", "c.yaml", "--attach", "x", "seeds=1"], "--attach takes no other arguments"),
     ],
 )
-def test_words_that_do_not_go_together(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_options_that_exclude_each_other(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
         __main__.main(words)
-    assert ended.value.code == 2
+    assert exit_.value.code == 2
     assert line in capsys.readouterr().err
 
 
-def test_of_two_that_start_a_job_at_once_one_does(tmp_path: Path) -> None:
-    """The script of a cluster's head, with something that only sleeps in the place of the sweep."""
+def test_of_two_simultaneous_starts_of_a_job_one_wins(tmp_path: Path) -> None:
+    """The script of a cluster's head, with `sleep` in place of the sweep."""
     shutil.copy(ROOT / "deploy/job.sh", tmp_path)
     (tmp_path / "foml.sh").write_text("exec sleep 300\n")
     jobs = tmp_path / "shared" / "jobs"
     jobs.mkdir(parents=True)
     words = ["bash", str(tmp_path / "job.sh"), "start", "mine", "mine.yaml"]
     environment = os.environ | {"FOML_SHARED": str(jobs.parent)}
-    with (jobs / "mine.lock").open("w") as another:
-        fcntl.flock(another, fcntl.LOCK_EX)  # which is just starting it
+    with (jobs / "mine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as another call that is starting the job
         process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
         time.sleep(1)
         assert process.poll() is None and not (jobs / "mine.pid").exists()
     assert process.communicate(timeout=180)[0] == "started\n"
-    started = int((jobs / "mine.pid").read_text())
+    pid = int((jobs / "mine.pid").read_text())
     try:
-        again = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, timeout=180)
-        assert again.stdout == "runs already\n"
-        assert int((jobs / "mine.pid").read_text()) == started
+        second = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, timeout=180)
+        assert second.stdout == "runs already\n"
+        assert int((jobs / "mine.pid").read_text()) == pid
     finally:
-        while os.getpgid(started) != started:  # it makes a session of its own first
+        while os.getpgid(pid) != pid:  # until it has its own session
             time.sleep(0.01)
-        os.killpg(started, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "is_output"),
     [
         ("2026-11-28 13:13:36,270\tVWARN commands.py:388 -- Loaded cached provider configuration from /tmp/x", False),
         ("2026-11-28 13:13:36,270\tWARN docker.py:20 -- File Mount: (~/.ray/auth_token:/x) refers to a file.", False),
@@ -112,19 +111,19 @@ def test_of_two_that_start_a_job_at_once_one_does(tmp_path: Path) -> None:
         ("problem: foml (abc): failed: 2026-11-28", True),
     ],
 )
-def test_the_launchers_own_lines_are_not_told(line: str, said: bool) -> None:
-    assert remote._is_said(line) == said
+def test_lines_of_the_launcher_are_not_shown(line: str, is_output: bool) -> None:
+    assert jobs._is_output(line) == is_output
 
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The head's shared folder, with a sweep that was computed there; the working directory is the laptop's."""
+    """The head's shared folder with a computed sweep; the working directory is the laptop's."""
     laptop, home, shared = (tmp_path / name for name in ("laptop", "home", "shared"))
     (laptop / "deploy").mkdir(parents=True)
     (home / "foml-venv/bin").mkdir(parents=True)
     (home / "mlflow").mkdir()
     monkeypatch.setenv("FOML_SHARED", str(shared))
-    compute(folder_with(shared, TINY))  # with the cache that other tests have
+    compute(folder_with(shared, TINY))  # uses the cache of the other tests
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(laptop)
@@ -142,75 +141,75 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     document["file_mounts"] = {"~/foml": "deploy", "~/.ray/auth_token": "token"}
     (laptop / "cluster.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     (laptop / "sweep.yaml").write_text(TINY, encoding="utf-8")
-    monkeypatch.setattr(remote, "SHARED", str(shared))
-    monkeypatch.setattr(remote, "Head", partial(remote.Head, launch=[str(tmp_path / "launcher")]))
+    monkeypatch.setattr(jobs, "SHARED", str(shared))
+    monkeypatch.setattr(jobs, "Head", partial(jobs.Head, launch=[str(tmp_path / "launcher")]))
     return shared
 
 
-def test_what_a_cluster_says_at_its_end_is_the_last_word_here(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there = ["--cluster", "cluster.yaml"]
-    assert __main__.main([*there, "sweep.yaml", "--json"]) == 0
-    said = capsys.readouterr()
-    told = json.loads(said.out)
-    assert (told["sweep"], told["exit_code"], told["problems"]) == ("tiny", 0, [])
-    assert told["folder"] == str(shared / "results/tiny")
-    assert told["report"] == str(Path.cwd() / "results/tiny/report")
-    assert Path(told["report"], "report.html").stat().st_size > 100_000
-    assert len(told["configurations"]) == 4 and told["winner"] in told["configurations"]
-    assert "tiny: started on the cluster" in said.err and "4 of them ended before" in said.err
-    assert __main__.main([*there, "--attach", "tiny"]) == 0  # what it said is shown again, as it was said
-    said = capsys.readouterr()
-    shown = said.out.splitlines()
-    begins = shown.index("{")
-    assert json.loads("\n".join(shown[begins:-1])) == told | {"report": str(shared / "results/tiny/report")}
-    assert (shown[begins - 1], shown[-1]) == ("tiny: 4 trials, 4 of them ended before", "report: results/tiny/report")
-    assert __main__.main([*there, "--attach", "tiny", "--quiet"]) == 2
-    assert "it was started without --quiet: look at it without" in capsys.readouterr().err
+def test_the_result_of_the_head_is_printed_in_each_form(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--cluster", "cluster.yaml"]
+    assert __main__.main([*options, "sweep.yaml", "--json"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert (document["sweep"], document["exit_code"], document["problems"]) == ("tiny", 0, [])
+    assert document["folder"] == str(shared / "results/tiny")
+    assert document["report"] == str(Path.cwd() / "results/tiny/report")
+    assert Path(document["report"], "report.html").stat().st_size > 100_000
+    assert len(document["configurations"]) == 4 and document["winner"] in document["configurations"]
+    assert "tiny: started on the cluster" in captured.err and "4 of them ended before" in captured.err
+    assert __main__.main([*options, "--attach", "tiny"]) == 0  # the same output once more
+    captured = capsys.readouterr()
+    lines = captured.out.splitlines()
+    first = lines.index("{")
+    assert json.loads("\n".join(lines[first:-1])) == document | {"report": str(shared / "results/tiny/report")}
+    assert (lines[first - 1], lines[-1]) == ("tiny: 4 trials, 4 of them ended before", "report: results/tiny/report")
+    assert __main__.main([*options, "--attach", "tiny", "--quiet"]) == 2
+    assert "the job was started without --quiet: leave this option out" in capsys.readouterr().err
 
-    assert __main__.main([*there, "sweep.yaml", "--quiet"]) == 0
-    said = capsys.readouterr()
-    best = f"best: {told['winner']['label']}"
-    assert said.out == f"tiny: {best}; exit code 0; report: results/tiny/report\n"
-    assert said.err == ""
-    assert __main__.main([*there, "sweep.yaml", "--json", "--quiet", "chunk=0"]) == 2  # refused here
+    assert __main__.main([*options, "sweep.yaml", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    best = f"best: {document['winner']['label']}"
+    assert captured.out == f"tiny: {best}; exit code 0; report: results/tiny/report\n"
+    assert captured.err == ""
+    assert __main__.main([*options, "sweep.yaml", "--json", "--quiet", "chunk=0"]) == 2  # refused here
     assert json.loads(capsys.readouterr().out)["problems"][0].startswith("sweep.yaml: chunk: must be")
 
 
-def test_one_that_is_killed_or_left_has_a_document(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there = ["--cluster", "cluster.yaml"]
+def test_a_sweep_that_is_killed_or_left_has_a_document(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--cluster", "cluster.yaml"]
     (shared.parent / "home/foml-venv/bin/python").write_text("#!/bin/bash\nsleep 1\nkill -KILL $$\n")
-    assert __main__.main([*there, "sweep.yaml", "--detach", "--json", "--quiet"]) == 0
-    said = capsys.readouterr()
-    told = json.loads(said.out)
-    again = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json --quiet"
-    assert (told["sweep"], told["exit_code"], told["resume"], said.err) == ("tiny", 0, again, "")
-    (shared / "results/tiny/report").mkdir()  # of an earlier command
-    assert __main__.main(again.split()[3:]) == 137
-    told = json.loads(capsys.readouterr().out)
-    assert (told["sweep"], told["exit_code"]) == ("tiny", 137)
-    assert told["problems"] == ["tiny: ended without a result; go on with the same command"]
+    assert __main__.main([*options, "sweep.yaml", "--detach", "--json", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    follow = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json --quiet"
+    assert (document["sweep"], document["exit_code"], document["resume"], captured.err) == ("tiny", 0, follow, "")
+    (shared / "results/tiny/report").mkdir()  # from an earlier command
+    assert __main__.main(follow.split()[3:]) == 137
+    document = json.loads(capsys.readouterr().out)
+    assert (document["sweep"], document["exit_code"]) == ("tiny", 137)
+    assert document["problems"] == ["tiny: ended without a result; the same command resumes it"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_command_here_that_is_ended_says_that_the_sweep_there_runs_on(
+def test_a_signal_here_leaves_the_sweep_on_the_head_running(
     shared: Path, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
-    (shared.parent / "home/foml-venv/bin/python").write_text("#!/bin/bash\necho begins >&2\nexec sleep 300\n")
-    follows = remote._tell
+    (shared.parent / "home/foml-venv/bin/python").write_text("#!/bin/bash\necho started >&2\nexec sleep 300\n")
+    show = jobs._show
 
-    def end(line: str, out: TextIO) -> None:
-        follows(line, out)
-        if line == "begins":
+    def show_and_send_signal(line: str, stream: TextIO) -> None:
+        show(line, stream)
+        if line == "started":
             os.kill(os.getpid(), number)
 
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(remote, "_tell", end)
+        changed.setattr(jobs, "_show", show_and_send_signal)
         code = __main__.main(["--cluster", "cluster.yaml", "sweep.yaml", "--json"])
     try:
-        os.kill(int((shared / "jobs/tiny.pid").read_text()), 0)  # it does
-        told = json.loads(capsys.readouterr().out)
-        again = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json"
-        assert (code, told["exit_code"], told["sweep"], told["resume"]) == (130, 130, "tiny", again)
-        assert told["problems"] == [f"it runs on. Look at it: {again}"]
+        os.kill(int((shared / "jobs/tiny.pid").read_text()), 0)  # it still runs
+        document = json.loads(capsys.readouterr().out)
+        follow = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json"
+        assert (code, document["exit_code"], document["sweep"], document["resume"]) == (130, 130, "tiny", follow)
+        assert document["problems"] == [f"it continues to run. Follow it: {follow}"]
     finally:
         os.killpg(int((shared / "jobs/tiny.pid").read_text()), signal.SIGKILL)
