@@ -109,7 +109,7 @@ class RemoteResult:
     Attributes:
         name: the sweep.
         exit_code: of the command.
-        text: for standard output; empty if everything is there already.
+        text: the rest of standard output; may be empty.
         document: the JSON document that the command on the head printed; None if there is none.
         problems: one line each.
         resume: the command that follows the sweep; None if it has ended.

@@ -1,8 +1,7 @@
-"""Curves as MLflow's points: what is logged on a seed's run, and on a configuration's. Pure: no MLflow in here.
+"""Curves as points of MLflow, of a seed's run and of a configuration's; pure functions without MLflow.
 
-A value that does not exist is no point: NaN and Inf are never logged. A point's time is that of the chunk it comes
-from, so the same point sent twice is the same point. Curves by batch have the batch's index as step, curves by task the
-task's, and a number that a run has only one of has step 0.
+NaN and infinity are never logged. A point has the time of its chunk, so that a point sent twice is identical. Steps of
+curves by batch are batches, steps of curves by task are tasks, and a number that exists once has step 0.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from orchestrator.protocol.curves import Curves
 
 BY_TASK = ("validation_error", "cumulative_error")
 ADAPTATION = "adaptation"
-"""Its step is how many of the task's points had been learned before."""
+"""Its step is the number of the task's datapoints learned before."""
 TRANSFER = "forward_transfer"
-"""Its step is the task, as it is for `BY_TASK`; it is measured with the task's first batch."""
+"""Its step is the task; it is measured on the task's first batch."""
 REGRET = "regret"
 """Its step is the task."""
 _ONLINE = ("online_error", "online_loss")
@@ -31,7 +30,7 @@ _COSTS: dict[str, Callable[[np.ndarray], float]] = {
     "peak_memory_mb": np.max,
     "peak_gpu_memory_mb": np.max,
 }
-"""How a configuration's number comes from those of its stacks."""
+"""Metric → how the values of its stacks are combined for a configuration."""
 
 
 class Point(NamedTuple):
@@ -44,10 +43,13 @@ class Point(NamedTuple):
 
 
 def seed_points(curves: Curves, seed: int, since: int = 0, diagnostics_every: int = 1) -> list[Point]:
-    """Points of the seed in row `seed`, from batch `since` on.
+    """Points of one seed.
 
-    `curves` must begin at batch 0: `cumulative_error` needs all tasks before. A learner's diagnostics have one point in
-    every `diagnostics_every` batches, the first value that there is.
+    Args:
+        curves: from batch 0 on, since `cumulative_error` needs all earlier tasks.
+        seed: the row of the seed.
+        since: the first batch.
+        diagnostics_every: a learner's diagnostics get one point in this many batches, the first value in them.
     """
     out: list[Point] = []
     if not curves.batches:
@@ -55,10 +57,10 @@ def seed_points(curves: Curves, seed: int, since: int = 0, diagnostics_every: in
     times = _times(curves, np.arange(curves.batches))
     when = _evaluated_at(curves)[seed]
     for name, curve in curves.by_batch.items():
-        there = np.flatnonzero(np.isfinite(curve[seed]))
+        batches = np.flatnonzero(np.isfinite(curve[seed]))
         if name not in (*_ONLINE, TRANSFER) and not name.startswith("hyper/"):
-            there = _thinned(there, diagnostics_every)
-        for j in there[there >= since].tolist():
+            batches = _thinned(batches, diagnostics_every)
+        for j in batches[batches >= since].tolist():
             step = int((when < j).sum()) if name == TRANSFER else j
             out.append(Point(name, step, float(curve[seed, j]), int(times[j])))
     for name, by_task in zip(BY_TASK, _by_task(curves), strict=True):
@@ -69,13 +71,13 @@ def seed_points(curves: Curves, seed: int, since: int = 0, diagnostics_every: in
 
 
 def _thinned(batches: np.ndarray, every: int) -> np.ndarray:
-    """The first in each block of so many batches, of `batches` in their order."""
+    """The first of the ascending `batches` in each block of `every` batches."""
     blocks = batches // every
     return batches[np.diff(blocks, prepend=-1) > 0]
 
 
 def final_points(curves: Curves, datapoints: int) -> list[Point]:
-    """Cost, once the stream of `datapoints` is over; the same for each seed of a stack, which share time and memory."""
+    """Costs of a finished stream of `datapoints`, the same for all seeds of a stack, which share time and memory."""
     end = _end(curves)
     cost = float(curves.chunks["gradient_evaluations"].sum()) / max(1, datapoints)
     return _finite(
@@ -86,13 +88,13 @@ def final_points(curves: Curves, datapoints: int) -> list[Point]:
 
 
 def peaks(curves: Curves) -> dict[str, float]:
-    """`peak_memory`, `peak_gpu_memory` of a stack in MB (10⁶ bytes); what was not measured is left out."""
+    """`peak_memory` and `peak_gpu_memory` of a stack in MB (10⁶ bytes), as far as they were measured."""
     columns = {name: curves.chunks[name] for name in ("peak_memory", "peak_gpu_memory") if name in curves.chunks}
     return {name: float(np.nanmax(column)) / 1e6 for name, column in columns.items() if np.isfinite(column).any()}
 
 
 def adaptation_points(curves: Curves, seed: int, batch_size: int) -> list[Point]:
-    """The adaptation curve of the seed in this row, once its stream is over."""
+    """The adaptation curve of the seed in this row of a finished stream."""
     curve, end = _adaptation(curves)[seed], _end(curves)
     return _finite(*(Point(ADAPTATION, k * batch_size, float(value), end) for k, value in enumerate(curve)))
 
@@ -100,12 +102,12 @@ def adaptation_points(curves: Curves, seed: int, batch_size: int) -> list[Point]
 def configuration_points(
     stacks: Sequence[Curves], costs: Sequence[Sequence[Point]], objective: str, batch_size: int
 ) -> list[Point]:
-    """Mean curves over all seeds of all stacks, with `…_low` and `…_high` of the 95 % t-interval where there are two.
+    """Mean curves over all seeds of all stacks, with `…_low` and `…_high` of the 95 % t-interval for two or more seeds.
 
-    A step that one of the seeds has no value at is left out: no seed is ever silently averaged away.
+    Steps at which a seed has no value are left out, so that each mean is over all seeds.
 
     Args:
-        stacks: the curves of each stack, whole.
+        stacks: the complete curves of each stack.
         costs: the `final_points` of each.
         objective: what the sweep minimises.
         batch_size: datapoints per batch.
@@ -143,11 +145,11 @@ def configuration_points(
 
 
 def _interval_points(name: str, curve: np.ndarray, steps: np.ndarray, times: np.ndarray) -> list[Point]:
-    whole = np.isfinite(curve).all(axis=0)
-    mean, low, high = metrics.interval_curve(curve[:, whole])
+    complete = np.isfinite(curve).all(axis=0)
+    mean, low, high = metrics.interval_curve(curve[:, complete])
     out = []
     for suffix, values in (("", mean), ("_low", low), ("_high", high)):
-        for step, value, time in zip(steps[whole], values, times[whole], strict=True):
+        for step, value, time in zip(steps[complete], values, times[complete], strict=True):
             out += _finite(Point(name + suffix, int(step), float(value), int(time)))
     return out
 
@@ -193,7 +195,7 @@ def _evaluation_times(curves: Curves) -> np.ndarray:
 
 
 def _times(curves: Curves, batches: np.ndarray) -> np.ndarray:
-    """Time of the chunk that each of these batches is in."""
+    """The time of the chunk of each batch."""
     ends, times = curves.chunks["batches"], curves.chunks["time_ms"]
     return np.asarray(times[np.minimum(np.searchsorted(ends, batches, side="right"), len(ends) - 1)])
 

@@ -1,4 +1,4 @@
-"""Where a result comes from: code, versions, machine and command."""
+"""The origin of a result: code, versions, machine and command."""
 
 from __future__ import annotations
 
@@ -18,29 +18,34 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
 COMMIT_FILE = "COMMIT"
-"""Beside this file where the package was shipped to a cluster without its repository: commit, and whether dirty."""
+"""In the package's folder if it was shipped to a cluster without its repository: commit, and whether dirty."""
 CHANGES_FILE = "CHANGES.diff"
-"""Beside it, too: what the tree had that the commit has not."""
+"""Beside it: the difference between the tree and the commit."""
 PACKAGES = ("ray", "torch", "torchvision", "mlflow", "pyarrow", "numpy")
 DIFF_BYTES = 1_000_000
-"""A longer difference to the commit is cut off there."""
+"""The size at which the difference between tree and commit is cut off."""
 _TREE = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """``tags``: of the sweep's run and of every run in it. ``files``: artifacts of the sweep's run, path → text."""
+    """The origin of a sweep's results.
+
+    Attributes:
+        tags: of the sweep's run and of every run in it.
+        files: artifacts of the sweep's run, path → text.
+    """
 
     tags: Mapping[str, str]
     files: Mapping[str, str] = field(default_factory=dict)
 
 
 def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
-    """All that is known before a sweep starts; what only a trial's actor knows is in `machine`.
+    """The origin of a sweep's results as far as it is known at the start.
 
     Args:
         store_hash: of the task store.
-        store_path: where it lies on this machine.
+        store_path: its path on this machine.
         manifest: its manifest, as text.
     """
     commit, dirty = git_state()
@@ -60,7 +65,7 @@ def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
     changes = git_changes() if dirty == "true" else ""
     if changes:
         path = f"provenance/changes-{hashlib.sha256(changes.encode()).hexdigest()[:12]}.diff"
-        tags["foml.git_diff"] = path  # by what is in it: a sweep that goes on with other changes has both
+        tags["foml.git_diff"] = path  # named by its content: a sweep resumed with other changes has both
         files[path] = changes
     return Provenance(tags, files)
 
@@ -85,33 +90,33 @@ def git_state(tree: Path = _TREE) -> tuple[str, str]:
 
 @cache
 def code() -> str:
-    """Commit, state of the tree and versions in one line; asked once per process."""
+    """Commit, state of the tree and versions in one line, cached per process."""
     commit, dirty = git_state()
     changed = {"true": ", changed", "false": ""}.get(dirty, ", not known whether changed")
     return f"commit {commit[:12]}{changed}; {versions()}"
 
 
 def git_changes(tree: Path = _TREE) -> str:
-    """The tree's difference to its commit as a patch, new files included, cut off after `DIFF_BYTES`.
+    """The difference between the tree and its commit as a patch with new files, cut off after `DIFF_BYTES`.
 
-    Empty if there is none, or nothing to ask.
+    Empty if there is none, or it cannot be determined.
     """
     if not (tree / ".git").exists():
         return _beside(CHANGES_FILE)
     try:
         with tempfile.TemporaryDirectory(prefix="foml-diff-") as scratch:
-            index = Path(scratch) / "index"  # a copy: that new files are shown changes nothing for the user
-            there = tree / _git(tree, "rev-parse", "--git-path", "index")
-            if there.is_file():
-                shutil.copyfile(there, index)
+            index = Path(scratch) / "index"  # a copy, so that adding new files does not change the user's index
+            original = tree / _git(tree, "rev-parse", "--git-path", "index")
+            if original.is_file():
+                shutil.copyfile(original, index)
             environment = {"GIT_INDEX_FILE": str(index)}
             _git(tree, "add", "--intent-to-add", "--all", **environment)
-            return _begin_of(tree, ["diff", "HEAD", "--no-color", "--no-ext-diff"], environment)
+            return _head_of_output(tree, ["diff", "HEAD", "--no-color", "--no-ext-diff"], environment)
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def _begin_of(tree: Path, words: list[str], environment: dict[str, str]) -> str:
+def _head_of_output(tree: Path, words: list[str], environment: dict[str, str]) -> str:
     with subprocess.Popen(
         ["git", *words], cwd=tree, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -136,7 +141,7 @@ def _git(folder: Path, *words: str, **more: str) -> str:
 
 
 def versions() -> str:
-    """The packages that numbers may depend on, each with its version."""
+    """The packages that results may depend on, each with its version."""
     return " ".join(f"{name}={package_version(name)}" for name in PACKAGES)
 
 
@@ -148,6 +153,6 @@ def package_version(package: str) -> str:
 
 
 def _installed() -> str:
-    """All packages that are installed, one a line."""
+    """All installed packages, one per line."""
     lines = {f"{one.metadata['Name']}=={one.version}" for one in distributions() if one.metadata["Name"]}
     return "".join(f"{line}\n" for line in sorted(lines, key=str.lower))

@@ -60,7 +60,7 @@ class ConfigurationRuns:
         hash: of the configuration.
         label: the readable name.
         learner: its name.
-        needs_boundaries: whether the learner is told where tasks begin.
+        needs_boundaries: whether the learner receives task boundaries.
         complete: whether every seed has reached the end of its stream and everything is written.
         planned: the seeds of the plan.
         parameters: name → value.
@@ -173,13 +173,13 @@ def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | N
 def curves_of(sweep: SweepRuns) -> pd.DataFrame:
     """`load_curves` of a sweep from `find_sweep`."""
     with in_one_line(sweep.client.tracking_uri), ThreadPoolExecutor(_THREADS) as pool:
-        parts = list(pool.map(lambda of: _points(sweep, of), sweep.configurations))
+        parts = list(pool.map(lambda runs: _points(sweep, runs), sweep.configurations))
     varying = _varying(sweep.configurations)
     frames = []
-    for of, part in zip(sweep.configurations, parts, strict=True):
+    for runs, part in zip(sweep.configurations, parts, strict=True):
         part = part.sort_values(["seed", "metric", "step"], kind="stable")
-        part = part.assign(configuration=of.hash, label=of.label, learner=of.learner)
-        frames.append(part.assign(**{column: of.parameters.get(key) for key, column in varying.items()}))
+        part = part.assign(configuration=runs.hash, label=runs.label, learner=runs.learner)
+        frames.append(part.assign(**{column: runs.parameters.get(key) for key, column in varying.items()}))
     columns = [*COLUMNS, *varying.values()]
     frames = [frame for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
@@ -192,10 +192,10 @@ def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:
     is damaged, with a warning in the log.
     """
     frames = []
-    for of in sweep.configurations:
-        points = _table(sweep, of, TEST_FILE) if of.complete else None
+    for runs in sweep.configurations:
+        points = _table(sweep, runs, TEST_FILE) if runs.complete else None
         if points is not None and len(points):
-            frames.append(points.assign(configuration=of.hash, label=of.label, learner=of.learner)[list(COLUMNS)])
+            frames.append(points.assign(configuration=runs.hash, label=runs.label, learner=runs.learner)[list(COLUMNS)])
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=COLUMNS)
 
 
@@ -264,38 +264,38 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
     )
 
 
-def _points(sweep: SweepRuns, of: ConfigurationRuns) -> pd.DataFrame:
+def _points(sweep: SweepRuns, runs: ConfigurationRuns) -> pd.DataFrame:
     """The points of a configuration's seeds.
 
     A complete configuration has them in a table, which saves one request to MLflow for each curve.
     """
-    if of.complete and (table := _table(sweep, of, CURVES_FILE)) is not None:
+    if runs.complete and (table := _table(sweep, runs, CURVES_FILE)) is not None:
         return table
     rows = [
         (run.seed, name, point.step, point.value)
-        for run in of.seeds
+        for run in runs.seeds
         for name in run.metrics
         for point in sweep.client.get_metric_history(run.run_id, name)
     ]
     return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])
 
 
-def _table(sweep: SweepRuns, of: ConfigurationRuns, name: str) -> pd.DataFrame | None:
+def _table(sweep: SweepRuns, runs: ConfigurationRuns, name: str) -> pd.DataFrame | None:
     """A configuration's table; None if it is missing, damaged or out of reach."""
-    table = f"{name} of {of.label} (run {of.run_id})"
+    table = f"{name} of {runs.label} (run {runs.run_id})"
     instead = "its test errors are left out" if name == TEST_FILE else "its curves are read from the metrics"
     again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again from the chunk files"
-    return _read_or_warn(sweep.client, of, name, of.digests, table, f"{instead}; {again}")
+    return _read_or_warn(sweep.client, runs, name, runs.digests, table, f"{instead}; {again}")
 
 
 def _read_or_warn(
-    client: Any, of: SweepRuns | ConfigurationRuns, name: str, digests: Mapping[str, str], table: str, remedy: str
+    client: Any, runs: SweepRuns | ConfigurationRuns, name: str, digests: Mapping[str, str], table: str, remedy: str
 ) -> pd.DataFrame | None:
     """A table; None, with a warning in the log, if it is damaged."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return read(client, of.run_id, of.artifacts, name, digests.get(name))
+        return read(client, runs.run_id, runs.artifacts, name, digests.get(name))
     except (MlflowException, OSError):
         return None
     except DamagedTable as error:
@@ -306,8 +306,8 @@ def _read_or_warn(
 def _varying(configurations: Sequence[ConfigurationRuns]) -> dict[str, str]:
     """Parameter → column, for parameters of which two configurations have different values."""
     values: dict[str, list[Any]] = {}
-    for of in configurations:
-        for key, value in of.parameters.items():
+    for runs in configurations:
+        for key, value in runs.parameters.items():
             if key != "learner" and value not in values.setdefault(key, []):
                 values[key].append(value)
     varying = [key for key, different in values.items() if len(different) > 1]

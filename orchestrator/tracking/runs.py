@@ -346,10 +346,10 @@ def write(
     from mlflow.entities import Metric, Param, RunTag
 
     metrics = (Metric(point.metric, point.value, point.time_ms, point.step) for point in points)
-    left_params = iter([Param(key, value) for key, value in (params or {}).items()])
-    left_tags = iter([RunTag(key, value) for key, value in (tags or {}).items()])
+    rest_of_params = iter([Param(key, value) for key, value in (params or {}).items()])
+    rest_of_tags = iter([RunTag(key, value) for key, value in (tags or {}).items()])
     while True:
-        batch_params, batch_tags = (list(islice(left, ENTRIES_PER_CALL)) for left in (left_params, left_tags))
+        batch_params, batch_tags = (list(islice(rest, ENTRIES_PER_CALL)) for rest in (rest_of_params, rest_of_tags))
         batch = list(islice(metrics, ENTITIES_PER_CALL - len(batch_params) - len(batch_tags)))
         if not (batch or batch_params or batch_tags):
             return
@@ -377,12 +377,12 @@ def sweep_run(client: Any, experiment: str, name: str) -> Any:
 
 def search(client: Any, experiments: Sequence[str], condition: str) -> Iterator[Any]:
     """Yield the runs of these experiments that meet a condition, which must not hold names: these can have quotes."""
-    token, seen = None, set()
+    token, yielded = None, set()
     while True:
         page = client.search_runs(list(experiments), condition, max_results=RUNS_PER_CALL, page_token=token)
         for run in page:
-            if run.info.run_id not in seen:  # a run created meanwhile moves another one to the next page
-                seen.add(run.info.run_id)
+            if run.info.run_id not in yielded:  # a run created meanwhile moves another one to the next page
+                yielded.add(run.info.run_id)
                 yield run
         token = page.token
         if not token:

@@ -34,7 +34,7 @@ class TrackedTrial:
         open_runs: the runs of its seeds; None until they are opened.
         curves: everything that was reported or read from a chunk file.
         sent: the number of batches of `curves` that MLflow has.
-        seen: the number of batches that were reported.
+        reported: the number of batches that were reported.
         status: FINISHED, FAILED or KILLED; empty while the trial runs.
         message: the reason, if it failed.
         stopped_at: batches after which the scheduler stopped it, with the status KILLED.
@@ -45,7 +45,7 @@ class TrackedTrial:
     open_runs: list[OpenRun] | None = None
     curves: Curves | None = None
     sent: int = 0
-    seen: int = 0
+    reported: int = 0
     status: str = ""
     message: str = ""
     stopped_at: int | None = None
@@ -106,7 +106,7 @@ class SweepSync:
     def note_results(self, key: str, batches: int) -> None:
         """Note that a trial has reported this many batches; one that had failed or was killed runs again."""
         tracked = self.trial(key)
-        tracked.seen = max(tracked.seen, batches)
+        tracked.reported = max(tracked.reported, batches)
         if tracked.status in ("FAILED", "KILLED"):
             tracked.status, tracked.message, tracked.settled, tracked.open_runs = "", "", False, None
 
@@ -197,9 +197,9 @@ class SweepSync:
 
     def _check(self, tracked: TrackedTrial) -> None:
         """Raise if batches were reported that no chunk file holds: a trial writes the file before it reports."""
-        if self._curves(tracked).batches < tracked.seen:
+        if self._curves(tracked).batches < tracked.reported:
             folder = self._folder(tracked)
-            raise ValueError(f"{tracked.seen} batches were reported, but no chunk file in {folder} has them")
+            raise ValueError(f"{tracked.reported} batches were reported, but no chunk file in {folder} has them")
 
     def _send(self, tracked: TrackedTrial) -> None:
         tree, curves = self.open(), self._curves(tracked)

@@ -1,4 +1,4 @@
-"""One cluster of three hosts for all tests here, brought up as its guide says: ship, fill in the file, `ray up`."""
+"""One cluster of three hosts for all tests here, set up as docs/cluster.md says: ship, fill in the file, `ray up`."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass
 class OnPrem:
-    """The cluster, and the folder on the "laptop" from which it was started."""
+    """The cluster, and the folder of the "laptop" that started it."""
 
     hosts: Hosts
     laptop: Path
@@ -31,13 +31,19 @@ class OnPrem:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def command(self, *words: str, timeout: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A command given on the laptop."""
-        own = {"HOME": str(self.laptop / "home"), "TMPDIR": str(self.laptop / "tmp"), "RAY_USAGE_STATS_ENABLED": "0"}
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "MLFLOW_", "FOML_"))}
+        """Run a command on the laptop."""
+        settings = {
+            "HOME": str(self.laptop / "home"),
+            "TMPDIR": str(self.laptop / "tmp"),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        inherited = {
+            key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "MLFLOW_", "FOML_"))
+        }
         return subprocess.run(
             words,
             cwd=self.laptop,
-            env=kept | own | environment,
+            env=inherited | settings | environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -51,10 +57,10 @@ class OnPrem:
         return self.hosts.ssh("h0", command, timeout, check)
 
     def alive(self) -> int:
-        """How many nodes Ray counts."""
+        """The number of nodes that Ray counts."""
         script = "import ray; ray.init('auto', logging_level='ERROR'); print(sum(n['Alive'] for n in ray.nodes()))"
-        said = self.on_head(f'cd / && RAY_AUTH_MODE=token ~/foml-venv/bin/python -c "{script}"', check=False)
-        numbers = [line for line in said.splitlines() if line.isdigit()]
+        output = self.on_head(f'cd / && RAY_AUTH_MODE=token ~/foml-venv/bin/python -c "{script}"', check=False)
+        numbers = [line for line in output.splitlines() if line.isdigit()]
         return int(numbers[-1]) if numbers else 0
 
 
@@ -65,7 +71,7 @@ def on_prem(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnPrem]:
         reason = "not installed: postgresql"
     if reason:
         pytest.skip(reason)
-    # Not under pytest's own folder: Ray's sockets must have short paths.
+    # Not in pytest's folder: Ray's sockets need short paths.
     folder = Path("/tmp") / f"foml-hosts-{os.getpid()}"
     hosts = hosts_or_skip(folder, 3)
     try:
@@ -78,7 +84,7 @@ def on_prem(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnPrem]:
 
 
 def hosts_or_skip(folder: Path, count: int) -> Hosts:
-    """Hosts that answer; a machine that gives none (a container without the rights, say) is no fault of ours."""
+    """Hosts that answer; skips the test where the machine does not allow them, as in most containers."""
     hosts = Hosts(folder, count)
     try:
         hosts.make()
@@ -86,7 +92,7 @@ def hosts_or_skip(folder: Path, count: int) -> Hosts:
     except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
         hosts.close()
         shutil.rmtree(folder, ignore_errors=True)
-        pytest.skip(f"this machine gives no hosts: {error}")
+        pytest.skip(f"no hosts on this machine: {error}")
 
 
 def bring_up(cluster: OnPrem) -> None:
@@ -114,13 +120,13 @@ def bring_up(cluster: OnPrem) -> None:
         assert check_cluster_file(cluster.file) == []
     finally:
         os.chdir(before)
-    began = time.monotonic()
+    start = time.monotonic()
     up = cluster.ray("up", "-y", "--no-config-cache", str(cluster.file))
     assert up.returncode == 0, up.stdout[-3000:] + up.stderr[-3000:]
-    cluster.seconds["ray up"] = time.monotonic() - began
-    until = began + 240
+    cluster.seconds["ray up"] = time.monotonic() - start
+    until = start + 240
     while not all("raylet" in hosts.ssh(name, "ps -eo comm") for name in hosts.names) or cluster.alive() < 3:
         monitor = "tail -n 60 /tmp/ray/session_latest/logs/monitor*"
         assert time.monotonic() < until, cluster.on_head(monitor, check=False)
         time.sleep(0.5)
-    cluster.seconds["three nodes"] = time.monotonic() - began
+    cluster.seconds["three nodes"] = time.monotonic() - start

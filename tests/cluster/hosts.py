@@ -1,8 +1,7 @@
-"""Three hosts on one Linux machine, as network namespaces with an sshd each, for `ray up` to find.
+"""Hosts on one Linux machine for `ray up`: network namespaces with an sshd each.
 
-Each host has an address on a bridge, process ids, a home folder and a /tmp of its own: what one of them kills or writes
-is not another's. All see one folder as /srv/foml, as they would by NFS. As on a machine image made for the purpose, the
-environment that the tests run in is on each host already, without the project.
+Each host has its own address on a bridge, process ids, home folder and /tmp. All share one folder as /srv/foml, as with
+NFS. As on a prepared machine image, each host has the packages of the environment that runs the tests, but not the project.
 """
 
 import os
@@ -27,7 +26,7 @@ COMMANDS = {
 
 
 def why_not() -> str:
-    """Why there can be no hosts on this machine; empty if there can be."""
+    """The reason why this machine cannot have such hosts, or an empty string."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "hosts as network namespaces need Linux and root"
     missing = sorted({package for command, package in COMMANDS.items() if shutil.which(command) is None})
@@ -41,7 +40,7 @@ def why_not() -> str:
 
 
 class Hosts:
-    """`names` are h0 (the head), h1, …; `address[name]` their addresses. `make` switches them on, `close` ends all."""
+    """Hosts h0 (the head), h1, …: `make` creates and starts them, `close` removes them."""
 
     def __init__(self, folder: Path, count: int = 3) -> None:
         self.folder = folder
@@ -56,10 +55,10 @@ class Hosts:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def make(self) -> None:
-        """Bring them into being.
+        """Create and start the hosts.
 
         Raises:
-            AssertionError: the machine does not let us, or they do not answer.
+            AssertionError: a command failed, or a host does not answer.
         """
         self.shared.mkdir(parents=True)
         Path("/run/sshd").mkdir(exist_ok=True)
@@ -90,11 +89,13 @@ class Hosts:
         run("ip", "-n", space, "address", "add", f"{self.address[name]}/24", "dev", inner)
         run("ip", "-n", space, "link", "set", inner, "up")
         run("ip", "-n", space, "link", "set", "lo", "up")
-        run("ip", "-n", space, "route", "add", "default", "via", self.gateway)  # Ray finds its address by it
+        run(
+            "ip", "-n", space, "route", "add", "default", "via", self.gateway
+        )  # Ray determines its address from this route
         self.start(name)
 
     def _provide(self, home: Path) -> None:
-        """The environment: a venv of the host's own that sees the packages of this one, but not the project."""
+        """Create a venv on the host with access to the packages of this environment, but not to the project."""
         venv = home / "foml-venv"
         run(sys.executable, "-m", "venv", "--without-pip", str(venv))
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -107,7 +108,7 @@ class Hosts:
         (home / "mlflow").mkdir()
 
     def start(self, name: str) -> None:
-        """Switch the host on."""
+        """Start the host."""
         root = self.folder / name
         config = root / "sshd_config"
         hostkey = root / "hostkey"
@@ -127,21 +128,21 @@ class Hosts:
                 MaxSessions 100
                 """)
         )
-        seen = {
+        visible = {
             sys.base_prefix,
             sys.prefix,
             str(self.folder),
-        }  # hidden by the host's own /tmp and home, if they lie there
-        known = "".join(f"{address} {host}\n" for host, address in self.address.items())
-        (root / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
+        }  # mounted again where the host's /tmp and home folder hide them
+        addresses = "".join(f"{address} {host}\n" for host, address in self.address.items())
+        (root / "hosts").write_text(f"127.0.0.1 localhost\n{addresses}")
         script = [f"mount --bind {self.shared} /srv/foml", f"mount --bind {root / 'hosts'} /etc/hosts"]
         for own, over in (("tmp", "/tmp"), ("home", "/root")):
-            for path in seen:
+            for path in visible:
                 if path.startswith(f"{over}/"):
                     place = f"{root / own}{path.removeprefix(over)}"
                     script += [f"mkdir -p {place}", f"mount --bind {path} {place}"]
             script.append(f"mount --rbind {root / own} {over}")
-        # bash, not sshd, is process 1: it buries the dead whose parents are gone.
+        # Process 1 is bash and not sshd, since bash reaps orphaned processes.
         script += [f"hostname {name}", f"/usr/sbin/sshd -D -e -f {config} 2>>{root / 'sshd.log'} &", "wait"]
         inside = [
             "unshare",
@@ -155,26 +156,26 @@ class Hosts:
             "-ec",
             "\n".join(script),
         ]
-        # However this process ends, its hosts end with it.
+        # The hosts end with this process, however it ends.
         words = ["setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", self._space(name), *inside]
         self._processes[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
 
     def await_ssh(self, name: str, seconds: float = 120) -> None:
-        """Until the host answers."""
+        """Wait until the host answers."""
         until = time.monotonic() + seconds
-        while (said := self.ssh(name, "echo here", check=False)) != "here\n":
-            assert time.monotonic() < until, f"{name} does not answer: {said.strip()}"
+        while (output := self.ssh(name, "echo here", check=False)) != "here\n":
+            assert time.monotonic() < until, f"{name} does not answer: {output.strip()}"
             time.sleep(0.2)
 
     def stop(self, name: str) -> None:
-        """Pull the host's plug: every process on it is gone at once."""
+        """Kill every process on the host, as a power failure would."""
         process = self._processes.pop(name, None)
         if process is not None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def ssh(self, name: str, command: str, timeout: float = 120, check: bool = True) -> str:
-        """Run a command on a host. Returns what it printed on both streams."""
+        """Run a command on a host. Returns its standard output and standard error."""
         options = ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=10"]
         words = ["ssh", "-i", str(self.key), *(word for option in options for word in ("-o", option))]
         words += [f"root@{self.address[name]}", command]
@@ -192,7 +193,7 @@ class Hosts:
 
 
 def constrain(file: Path) -> None:
-    """Rewrite tested versions as those of this environment, which is all that the hosts have: no network, no other."""
+    """Replace the tested versions with those of this environment: the hosts have no network to install others."""
     names = [line.partition("==")[0] for line in file.read_text().splitlines() if "==" in line and line[0] != "#"]
     present = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
     lines = [f"{name}=={present[name.lower()]}" for name in names if name.lower() in present]

@@ -1,6 +1,6 @@
-"""A cluster that has no worker until a sweep asks for a GPU: Ray's autoscaler for real, its machines pretended.
+"""A cluster without workers until a sweep requests a GPU: Ray's real autoscaler with simulated machines.
 
-On a host of its own, because whoever stops Ray there stops every Ray that he sees.
+It has a host of its own, because stopping Ray there stops every Ray that is visible.
 """
 
 import os
@@ -21,7 +21,7 @@ from .hosts import Hosts, constrain, run
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CLUSTER = {
-    "cluster_name": "pretended",
+    "cluster_name": "simulated",
     "max_workers": 2,
     "idle_timeout_minutes": 5,
     "upscaling_speed": 1.0,
@@ -62,34 +62,34 @@ def host() -> Iterator[Hosts]:
     if reason := hosts_of.why_not():
         pytest.skip(reason)
     folder = Path("/tmp") / f"foml-host-{os.getpid()}"
-    made = hosts_or_skip(folder, 1)
+    hosts = hosts_or_skip(folder, 1)
     try:
-        yield made
+        yield hosts
     finally:
-        made.close()
+        hosts.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_nodes_come_when_a_sweep_asks_for_gpus(host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_start_when_a_sweep_requests_gpus(host: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ship, "TOKEN", host.folder / "token")
     wheel = ship.ship(host.folder / "ship", ROOT)
     constrain(host.folder / "ship/constraints.txt")
     run("cp", "-r", str(host.folder / "ship"), str(host.folder / "h0/home/foml"))
-    left = host.folder / "h0/home/ray_bootstrap_config.yaml"
-    left.write_text(yaml.safe_dump(CLUSTER), encoding="utf-8")
+    bootstrap = host.folder / "h0/home/ray_bootstrap_config.yaml"
+    bootstrap.write_text(yaml.safe_dump(CLUSTER), encoding="utf-8")
     (host.shared / "scaled.yaml").write_text(SWEEP, encoding="utf-8")
-    said = host.ssh("h0", "bash ~/foml/node.sh && ls ~/foml-venv/installed.whl")
-    assert wheel.suffix == ".whl" and "installed.whl" in said
+    output = host.ssh("h0", "bash ~/foml/node.sh && ls ~/foml-venv/installed.whl")
+    assert wheel.suffix == ".whl" and "installed.whl" in output
     environment = "cd /srv/foml && export RAY_AUTH_MODE=disabled RAY_ADDRESS=auto PATH=$HOME/foml-venv/bin:$PATH"
     start = "AUTOSCALER_UPDATE_INTERVAL_S=1 RAY_FAKE_CLUSTER=1 ray start --head --num-cpus=0 --include-dashboard=false"
     host.ssh("h0", f"{environment}; {start} --autoscaling-config=$HOME/ray_bootstrap_config.yaml")
-    said = host.ssh("h0", f"{environment}; python -m orchestrator.sweep scaled.yaml resources.gpus=2; echo code $?")
-    assert "resources.gpus: must be at most the 1 that a node of this cluster has (got 2" in said, said
-    assert "code 2" in said
-    said = host.ssh("h0", f"{environment}; python -m orchestrator.sweep scaled.yaml; echo code $?", timeout=300)
-    assert "code 0" in said, said
-    assert "2 at a time" in said
-    assert said.count("joined: ") >= 1
+    output = host.ssh("h0", f"{environment}; python -m orchestrator.sweep scaled.yaml resources.gpus=2; echo code $?")
+    assert "resources.gpus: must be at most the 1 that a node of this cluster has (got 2" in output, output
+    assert "code 2" in output
+    output = host.ssh("h0", f"{environment}; python -m orchestrator.sweep scaled.yaml; echo code $?", timeout=300)
+    assert "code 0" in output, output
+    assert "2 at a time" in output
+    assert output.count("joined: ") >= 1
     trials = {path.parent for path in (host.shared / "results/scaled").glob("*/chunk-*.pt")}
     newest = [trial_files.newest(path) for path in trials]
     assert [chunk is not None and chunk.finished for chunk in newest] == [True, True]

@@ -1,4 +1,4 @@
-"""What doctor finds; its look at a real cluster's nodes is in tests/cluster."""
+"""The checks of doctor; those of a real cluster's nodes are in tests/cluster."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ def sweep(store: TaskStore | None = None, **changes: object) -> Sweep:
     return check_sweep(document | changes)
 
 
-def test_versions_of_this_environment_are_those_asked_for() -> None:
+def test_versions_of_this_environment_meet_the_requirements() -> None:
     (check,) = list(checks.versions())
     assert check.passed
     assert "ray 2." in check.text
@@ -47,7 +47,7 @@ def test_gpus_as_torch_and_ray_see_them() -> None:
     assert (count > 0) == (reason == "")
 
 
-def test_room_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
+def test_free_space_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
     storage, cache = checks.disk_space(sweep(storage=str(tmp_path / "not" / "yet")))
     assert storage.passed == cache.passed == True  # noqa: E712
     assert str(tmp_path / "not" / "yet") in storage.text
@@ -56,15 +56,15 @@ def test_room_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
     assert "storage /proc/results: cannot be written" in storage.text
 
 
-def test_mlflow_takes_a_run_and_gives_it_back(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_a_run_is_written_to_mlflow_and_read_back(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     uri = new_database(tmp_path_factory, tmp_path)
     (check,) = checks.tracking(sweep(tracking={"uri": uri}))
     assert check == Check(True, f"MLflow {uri}: a run and a file were written and read back")
 
 
-def test_mlflow_that_is_down_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    looked = checks.examine(sweep(tracking={"uri": "http://127.0.0.1:9"}), local=True)
-    faults = [check.text for check in (next(looked) for _ in range(6)) if not check.passed]
+def test_a_stopped_mlflow_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    results = checks.examine(sweep(tracking={"uri": "http://127.0.0.1:9"}), local=True)
+    faults = [check.text for check in (next(results) for _ in range(6)) if not check.passed]
     assert len(faults) == 1
     assert "no server answers" in faults[0]
     assert "start the server" in faults[0]
@@ -79,34 +79,36 @@ def test_a_store_is_read_to_its_last_byte(store: TaskStore, tmp_path: Path) -> N
     content = bytearray(images.read_bytes())
     content[len(content) // 2] ^= 1
     images.write_bytes(content)
-    looked = checks.examine(sweep(TaskStore.open(tmp_path / "damaged")), local=True)
-    faults = [check.text for check in (next(looked) for _ in range(7)) if not check.passed]
+    results = checks.examine(sweep(TaskStore.open(tmp_path / "damaged")), local=True)
+    faults = [check.text for check in (next(results) for _ in range(7)) if not check.passed]
     assert len(faults) == 1
     assert "images.arrow" in faults[0]
 
 
-def test_cluster_files_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_checks_cluster_files(capsys: pytest.CaptureFixture[str]) -> None:
     root = Path(__file__).resolve().parents[3]
     assert __main__.main([str(root / "deploy/kuberay.yaml")]) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "3 faults"
-    assert all(line.startswith("FAULT  ") and "must be filled in" in line for line in said[:-1])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "3 faults"
+    assert all(line.startswith("FAULT  ") and "must be filled in" in line for line in lines[:-1])
 
 
-def test_nodes_that_a_cluster_file_promised(tmp_path: Path) -> None:
-    left = tmp_path / "ray_bootstrap_config.yaml"
-    left.write_text('{"provider": {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2", "10.0.0.3"]}}')
-    there = [Node("a", "10.0.0.1", 0, 0), Node("b", "10.0.0.3", 4, 1)]
-    assert promised(left) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
-    assert missing(there, promised(left)) == "2 of 3 nodes: 10.0.0.2 has not joined"
-    assert missing(there, promised(tmp_path / "none")) == ""
+def test_nodes_that_a_cluster_file_promises(tmp_path: Path) -> None:
+    bootstrap = tmp_path / "ray_bootstrap_config.yaml"
+    bootstrap.write_text(
+        '{"provider": {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2", "10.0.0.3"]}}'
+    )
+    joined = [Node("a", "10.0.0.1", 0, 0), Node("b", "10.0.0.3", 4, 1)]
+    assert promised(bootstrap) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assert missing(joined, promised(bootstrap)) == "2 of 3 nodes: 10.0.0.2 has not joined"
+    assert missing(joined, promised(tmp_path / "none")) == ""
 
 
-def test_what_an_autoscaler_may_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_an_autoscaler_may_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    left = tmp_path / "ray_bootstrap_config.yaml"
-    left.write_text((Path(__file__).resolve().parents[3] / "cluster.yaml").read_text())
-    assert startable(left) == [({"CPU": 4, "GPU": 1}, 8)]
+    bootstrap = tmp_path / "ray_bootstrap_config.yaml"
+    bootstrap.write_text((Path(__file__).resolve().parents[3] / "cluster.yaml").read_text())
+    assert startable(bootstrap) == [({"CPU": 4, "GPU": 1}, 8)]
     assert startable(tmp_path / "none") == []
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert startable(tmp_path / "none") is None

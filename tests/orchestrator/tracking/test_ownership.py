@@ -1,4 +1,4 @@
-"""Two sweeps of one name: the same one from another folder is let in, another one is refused."""
+"""Two sweeps of one name: the same sweep from another folder is accepted, another sweep is refused."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +21,8 @@ def sweep_at(root: Path, **change: object) -> synthetic.SyntheticSweep:
     return synthetic.SyntheticSweep(root, replace(sweep.plan, resolved=resolved), sweep.whole)
 
 
-def test_every_difference_to_what_mlflow_has_is_told(tmp_path, tracking_uri):
-    runs.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)  # there is no experiment yet
+def test_every_difference_to_the_sweep_in_mlflow_is_reported(tmp_path, tracking_uri):
+    runs.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)  # no experiment exists yet
     synthetic.write_all(sweep_at(tmp_path / "A"), tracking_uri)
     other = sweep_at(tmp_path / "B", batch_size=5, stream=STREAM | {"options": {"tasks": 3}})
     with pytest.raises(ConfigError) as caught:
@@ -37,14 +37,14 @@ def test_every_difference_to_what_mlflow_has_is_told(tmp_path, tracking_uri):
     runs.check_tracked(tracking_uri, "experiment", replace(other.plan, name="another name"))
 
 
-def test_the_same_sweep_may_come_from_another_folder_and_have_grown(tmp_path, tracking_uri):
+def test_the_same_sweep_may_have_moved_and_grown(tmp_path, tracking_uri):
     run_id = synthetic.write_all(sweep_at(tmp_path / "A"), tracking_uri)
     moved = sweep_at(tmp_path / "B", seeds=[0, 1, 2, 3], learners=[{"name": "tfs"}])
     runs.check_tracked(tracking_uri, "experiment", moved.plan)
     assert synthetic.write_all(moved, tracking_uri) == run_id
 
 
-def test_a_run_of_an_older_version_is_taken_as_it_is_and_then_known(tmp_path, tracking_uri):
+def test_a_run_of_an_older_version_is_accepted_and_gets_its_tags(tmp_path, tracking_uri):
     run_id = synthetic.write_all(sweep_at(tmp_path / "A"), tracking_uri)
     for tag in (ownership.HASH, ownership.IDENTITY):
         MlflowClient(tracking_uri).delete_tag(run_id, tag)
@@ -55,7 +55,7 @@ def test_a_run_of_an_older_version_is_taken_as_it_is_and_then_known(tmp_path, tr
         runs.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "A").plan)
 
 
-def test_what_is_too_long_for_a_tag_is_refused_without_the_difference(tmp_path, tracking_uri):
+def test_an_identity_too_long_for_a_tag_is_refused_without_the_difference(tmp_path, tracking_uri):
     long = {"name": "images", "options": {"classes": [f"class {number}" for number in range(1_000)]}}
     synthetic.write_all(sweep_at(tmp_path / "A", stream=long), tracking_uri)
     runs.check_tracked(tracking_uri, "experiment", sweep_at(tmp_path / "B", stream=long).plan)
@@ -65,8 +65,8 @@ def test_what_is_too_long_for_a_tag_is_refused_without_the_difference(tmp_path, 
     assert line.endswith("another sweep has this name (got same); choose another name, or another tracking.experiment")
 
 
-def test_the_writer_leaves_another_sweeps_run_alone(tmp_path, tracking_uri):
-    """One that was begun on another machine since this one looked."""
+def test_the_writer_does_not_change_the_run_of_another_sweep(tmp_path, tracking_uri):
+    """The other sweep was started on another machine after the check."""
     run_id = synthetic.write_all(sweep_at(tmp_path / "A"), tracking_uri)
     before = MlflowClient(tracking_uri).get_run(run_id).to_dictionary()
     other = sweep_at(tmp_path / "B", batch_size=5)

@@ -23,18 +23,18 @@ def steps(points: list[Point], name: str) -> list[int]:
     return [point.step for point in points if point.metric == name]
 
 
-def test_diagnostics_have_a_point_every_so_many_batches() -> None:
+def test_diagnostics_have_one_point_in_n_batches() -> None:
     every_batch = [float(j) for j in range(BATCHES)]
-    made = curves(
+    stack = curves(
         online_error=every_batch,
         online_loss=every_batch,
         distance=every_batch,
         meta_loss=at(dict.fromkeys(range(1, BATCHES), 1.0)),  # not at the first batch
-        leader=at({2: 1.0, 5: 2.0, 7: 3.0}),  # now and then
+        leader=at({2: 1.0, 5: 2.0, 7: 3.0}),  # at irregular batches
         copied=at({6: 1.0}),
         **{"hyper/K": at({0: 1.0, 2: 5.0})},
     )
-    points = seed_points(made, 0, 0, 4)
+    points = seed_points(stack, 0, 0, 4)
     assert steps(points, "online_error") == steps(points, "online_loss") == list(range(BATCHES))
     assert steps(points, "distance") == [0, 4, 8]
     assert steps(points, "meta_loss") == [1, 4, 8]
@@ -42,13 +42,13 @@ def test_diagnostics_have_a_point_every_so_many_batches() -> None:
     assert steps(points, "copied") == [6]
     assert steps(points, "hyper/K") == [0, 2]  # a schedule's marks are not thinned
     assert Point("distance", 4, 4.0, 100) in points and Point("distance", 8, 8.0, 200) in points
-    assert steps(seed_points(made, 0), "distance") == list(range(BATCHES))
+    assert steps(seed_points(stack, 0), "distance") == list(range(BATCHES))
 
 
-def test_points_do_not_depend_on_where_a_slice_begins() -> None:
+def test_points_do_not_depend_on_the_start_of_a_slice() -> None:
     rng = np.random.default_rng(0)
-    made = curves(online_error=[0.0] * BATCHES, d=[float(v) if v > 0.4 else math.nan for v in rng.random(BATCHES)])
-    whole = seed_points(made, 0, 0, 3)
+    stack = curves(online_error=[0.0] * BATCHES, d=[float(v) if v > 0.4 else math.nan for v in rng.random(BATCHES)])
+    all_points = seed_points(stack, 0, 0, 3)
     for start in range(BATCHES):
-        late = seed_points(made, 0, start, 3)
-        assert sorted(late) == sorted(point for point in whole if point.step >= start)
+        late = seed_points(stack, 0, start, 3)
+        assert sorted(late) == sorted(point for point in all_points if point.step >= start)

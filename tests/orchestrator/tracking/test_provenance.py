@@ -1,4 +1,4 @@
-"""Where results come from: the tree's difference to its commit, on real repositories."""
+"""The difference between a tree and its commit, on real repositories."""
 
 import subprocess
 import sys
@@ -29,9 +29,7 @@ def test_a_clean_tree_has_no_changes(tree: Path) -> None:
     assert provenance.git_changes(tree) == ""
 
 
-def test_changes_are_a_patch_that_makes_the_tree_what_it_was(
-    tree: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_changes_are_a_patch_that_restores_the_tree(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     (tree / "learner.py").write_text("alpha = 2\n")
     (tree / "new.py").write_text("beta = 3\n")
     (tree / "data").write_text("ignored\n")
@@ -47,14 +45,14 @@ def test_changes_are_a_patch_that_makes_the_tree_what_it_was(
     assert (clone / "new.py").read_text() == "beta = 3\n"
 
 
-def test_a_long_difference_is_cut_off_and_says_so(tree: Path) -> None:
+def test_a_long_difference_is_cut_off_with_a_note(tree: Path) -> None:
     (tree / "long.txt").write_text("0123456789\n" * 200_000)
     changes = provenance.git_changes(tree)
     assert provenance.DIFF_BYTES < len(changes) < provenance.DIFF_BYTES + 100
     assert changes.endswith(f"… cut off after {provenance.DIFF_BYTES} bytes\n")
 
 
-def test_a_folder_that_is_no_repository(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_repository(tmp_path: Path) -> None:
     assert provenance.git_state(tmp_path) == ("unknown", "unknown")
     assert provenance.git_changes(tmp_path) == ""
 

@@ -1,4 +1,4 @@
-"""`load_curves` gives back what was put in."""
+"""`load_curves` returns the curves that were written."""
 
 from pathlib import Path
 
@@ -22,10 +22,10 @@ def expected_points(sweep, stop=None):
     """(configuration, seed, metric, step) → value, straight from the curves."""
     out = {}
     for trial in sweep.plan.trials:
-        whole = sweep.whole[trial.key]
-        error = metrics.held_out(whole)
-        curves = {**whole.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
-        within = whole.by_batch["online_error"].reshape(len(trial.seeds), -1, synthetic.BATCHES_PER_TASK).mean(axis=1)
+        curves = sweep.whole[trial.key]
+        error = metrics.held_out(curves)
+        curves = {**curves.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
+        within = curves.by_batch["online_error"].reshape(len(trial.seeds), -1, synthetic.BATCHES_PER_TASK).mean(axis=1)
         for name, curve in curves.items():
             for row, seed in enumerate(trial.seeds):
                 for step, value in enumerate(curve[row]):
@@ -34,13 +34,13 @@ def expected_points(sweep, stop=None):
         for row, seed in enumerate(trial.seeds):
             for batch, value in enumerate(within[row]):
                 out[trial.configuration.hash, seed, "adaptation", batch * synthetic.BATCH_SIZE] = pytest.approx(value)
-            out[trial.configuration.hash, seed, "seconds", 0] = whole.chunks["seconds"].sum()
+            out[trial.configuration.hash, seed, "seconds", 0] = curves.chunks["seconds"].sum()
             out[trial.configuration.hash, seed, "gradient_evaluations_per_datapoint", 0] = 3.0
     return out
 
 
 def in_histories(points):
-    """Those that MLflow has as metrics: of the diagnostic, which begins at batch 1, one in so many batches."""
+    """The points that MLflow has as metrics: of the diagnostic, which starts at batch 1, one in n batches."""
     return {
         key: value
         for key, value in points.items()
@@ -79,7 +79,7 @@ def test_every_value_and_the_options_that_vary(sweep, tracking_uri):
     assert frame.seed.dtype == "int64" and frame.value.dtype == "float64" and frame.step.dtype == "int64"
 
 
-def test_histories_and_tables_say_the_same(sweep, tracking_uri, tmp_path):
+def test_histories_and_tables_agree(sweep, tracking_uri, tmp_path):
     synthetic.write_all(sweep, tracking_uri)
     from_tables = load_curves(NASTY, tracking_uri)
     for table in (tmp_path / "store").rglob("curves.parquet"):
@@ -97,7 +97,7 @@ def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, da
     points, expected = as_points(load_curves(NASTY, tracking_uri)), expected_points(sweep)
     (thin,) = {trial.configuration.hash for trial in sweep.plan.trials} - {
         key[0] for key in expected.keys() & points.keys() if key[2:] == ("distance", 2)
-    }  # its curves are from the histories
+    }  # its curves are read from the histories
     assert points == {key: value for key, value in expected.items() if key[0] != thin or key in in_histories(expected)}
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith("curves.parquet of ") and "): damaged (" in line
@@ -107,18 +107,26 @@ def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, da
     assert "; its test errors are left out; python -m orchestrator.sweep --resume " in line
 
 
+def runs_of(sweep):
+    ids = [each.run_id for each in sweep.configurations]
+    return {run_id: sweep.client.get_run(run_id).to_dictionary() for run_id in ids}
+
+
 @pytest.mark.parametrize("name", ["curves.parquet", "test_error.parquet"])
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_a_table_is_written_again_when_the_sweep_is_resumed(sweep, tracking_uri, tmp_path, caplog, name, damage):
-    """From the chunk files, and nothing else of what is complete is touched."""
+    """It is made from the chunk files, and nothing else that is complete changes."""
     parent = synthetic.write_all(sweep, tracking_uri)
-    found = reader.find_sweep(NASTY, tracking_uri)
-    before = as_points(load_curves(NASTY, tracking_uri)), reader.test_errors_of(found)
+    before_damage = reader.find_sweep(NASTY, tracking_uri)
+    before = as_points(load_curves(NASTY, tracking_uri)), reader.test_errors_of(before_damage)
     spoilt = sorted((tmp_path / "store").rglob(name))[0]
     damage(spoilt)
-    assert (reader.test_errors_of(found)["configuration"].nunique() == 2) == (name == "test_error.parquet")
+    assert (reader.test_errors_of(before_damage)["configuration"].nunique() == 2) == (name == "test_error.parquet")
     caplog.clear()
-    runs = {of.run_id: found.client.get_run(of.run_id).to_dictionary() for of in found.configurations}
+    runs = {
+        configuration.run_id: before_damage.client.get_run(configuration.run_id).to_dictionary()
+        for configuration in before_damage.configurations
+    }
     writer = Writer(
         tracking_uri, "experiment", sweep.plan, sweep.root, {"foml.git_commit": "later"}, synthetic.START_MS
     )
@@ -134,7 +142,10 @@ def test_a_table_is_written_again_when_the_sweep_is_resumed(sweep, tracking_uri,
     again = reader.find_sweep(NASTY, tracking_uri)
     assert as_points(load_curves(NASTY, tracking_uri)) == before[0]
     assert reader.test_errors_of(again).equals(before[1])
-    assert {of.run_id: found.client.get_run(of.run_id).to_dictionary() for of in again.configurations} == runs
+    assert {
+        configuration.run_id: before_damage.client.get_run(configuration.run_id).to_dictionary()
+        for configuration in again.configurations
+    } == runs
     assert not caplog.records
 
 
@@ -150,7 +161,7 @@ def test_a_damaged_database_is_one_line(sweep, tracking_uri, damage):
         assert len(caught.value.faults) == 1 and "\n" not in str(caught.value)
 
 
-def test_a_sweep_that_still_runs(sweep, tracking_uri):
+def test_a_running_sweep(sweep, tracking_uri):
     first, second, _ = sweep.plan.trials
     writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
@@ -171,10 +182,12 @@ def test_a_sweep_that_still_runs(sweep, tracking_uri):
 
 
 def removed(uri):
-    return {of.label: of.removed for of in reader.find_sweep("sweep", uri).configurations}
+    return {
+        configuration.label: configuration.removed for configuration in reader.find_sweep("sweep", uri).configurations
+    }
 
 
-def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_path, tracking_uri):
+def test_a_configuration_is_marked_as_removed_until_the_sweep_contains_it_again(tmp_path, tracking_uri):
     online, tfs = Trial(synthetic.configuration("online"), (0, 1)), Trial(synthetic.configuration("tfs"), (0, 1))
     synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", online, tfs), tracking_uri)
     assert removed(tracking_uri) == {"online": False, "tfs": False}
@@ -187,11 +200,11 @@ def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_pat
     writer.start()
     writer.drain()
     assert removed(tracking_uri) == {"online": False, "tfs": True, "toe": True}
-    back.plan.add(toe)  # a searcher draws it again, and its chunk files say that it is over
+    back.plan.add(toe)  # a search draws it again, and its chunk files are complete
     writer.finished(toe.key)
     writer.drain()
     assert removed(tracking_uri) == {"online": False, "tfs": True, "toe": False}
-    more = Trial(tfs.configuration, (2,))  # and this one with a seed that is new
+    more = Trial(tfs.configuration, (2,))  # and this one with a new seed
     back.whole[more.key] = synthetic.curves_of(more)
     back.plan.add(tfs)
     back.plan.add(more)
@@ -202,7 +215,7 @@ def test_what_was_taken_out_of_a_sweep_is_known_as_such_until_it_is_back(tmp_pat
     writer.close("FINISHED")
 
 
-def test_of_two_experiments_the_newer_or_the_one_named(sweep, tmp_path, tracking_uri):
+def test_the_newest_of_two_experiments_or_the_named_one(sweep, tmp_path, tracking_uri):
     synthetic.write_all(sweep, tracking_uri, "old")
     newer = synthetic.make_sweep(tmp_path / "newer", NASTY, Trial(synthetic.configuration("tfs"), (0,)))
     writer = Writer(tracking_uri, "new", newer.plan, newer.root, {}, synthetic.START_MS + 1)
@@ -221,7 +234,7 @@ def test_an_option_named_like_a_column(tmp_path, tracking_uri):
     assert set(frame.step[frame.metric == "online_error"]) == set(range(60))
 
 
-def test_an_unknown_name_lists_those_there_are(sweep, tracking_uri):
+def test_an_unknown_name_lists_the_existing_ones(sweep, tracking_uri):
     with pytest.raises(SweepNotFound) as caught:
         load_curves("mine", tracking_uri)
     assert str(caught.value) == f"sweep: there is none in {tracking_uri}; run one: python -m orchestrator.sweep"
@@ -234,7 +247,7 @@ def test_an_unknown_name_lists_those_there_are(sweep, tracking_uri):
     assert caught.value.exit_code == 2
 
 
-def test_reading_makes_no_database(tmp_path):
+def test_reading_creates_no_database(tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with pytest.raises(TrackingError) as caught:
         load_curves("sweep", uri)
@@ -245,23 +258,23 @@ def test_reading_makes_no_database(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_of_others_in_the_experiment_do_not_disturb(sweep, tracking_uri):
+def test_other_runs_in_the_experiment_are_ignored(sweep, tracking_uri):
     synthetic.write_all(sweep, tracking_uri)
     client = MlflowClient(tracking_uri)
     client.create_run(client.get_experiment_by_name("experiment").experiment_id, run_name=NASTY)
     assert as_points(load_curves(NASTY, tracking_uri)) == expected_points(sweep)
 
 
-def test_runs_that_begin_while_runs_are_listed(sweep, tracking_uri, monkeypatch):
-    """The newest stand first: each new one moves the last of a page to the next."""
+def test_runs_created_while_runs_are_listed(sweep, tracking_uri, monkeypatch):
+    """The newest come first: each new one moves the last run of a page to the next page."""
     synthetic.write_all(sweep, tracking_uri)
     monkeypatch.setattr(run_tree, "RUNS_PER_CALL", 2)
     client = MlflowClient(tracking_uri)
     experiment = client.get_experiment_by_name("experiment").experiment_id
-    there = sorted(run.info.run_id for run in client.search_runs([experiment]))
-    found = []
+    expected = sorted(run.info.run_id for run in client.search_runs([experiment]))
+    listed = []
     for run in run_tree.search(client, [experiment], ""):
-        found.append(run.info.run_id)
-        if len(found) % 2:
+        listed.append(run.info.run_id)
+        if len(listed) % 2:
             client.create_run(experiment)
-    assert sorted(found) == there
+    assert sorted(listed) == expected

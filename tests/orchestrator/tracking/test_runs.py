@@ -1,4 +1,4 @@
-"""The runs of a sweep in MLflow: which there are, what they are called, and what is in them."""
+"""The runs of a sweep in MLflow: their tree, names and content."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def sweep(tmp_path):
     return synthetic.make_sweep(tmp_path / "results", "sweep", *trials)
 
 
-def test_runs_hang_below_the_sweeps_run_when_that_was_deleted(sweep, tracking_uri):
+def test_runs_become_children_of_a_new_sweep_run_after_the_old_one_was_deleted(sweep, tracking_uri):
     old = synthetic.write_all(sweep, tracking_uri)
     TrackedRuns(tracking_uri).client.delete_run(old)
     writer = writer_of(tracking_uri, sweep)
@@ -34,65 +34,69 @@ def test_runs_hang_below_the_sweeps_run_when_that_was_deleted(sweep, tracking_ur
         writer.finished(trial.key)
     assert writer.drain() == []
     parent = writer.close("FINISHED")
-    seen = TrackedRuns(tracking_uri)
-    assert parent != old and seen.one("sweep").info.run_id == parent
-    assert [run.data.tags["mlflow.parentRunId"] for run in seen.of("configuration")] == [parent] * 2
+    tracked = TrackedRuns(tracking_uri)
+    assert parent != old and tracked.one("sweep").info.run_id == parent
+    assert [run.data.tags["mlflow.parentRunId"] for run in tracked.of("configuration")] == [parent] * 2
 
 
 def test_run_tree_names_tags_and_parameters(sweep, tracking_uri):
     parent_id = synthetic.write_all(sweep, tracking_uri)
-    seen = TrackedRuns(tracking_uri)
-    parent = seen.one("sweep")
+    tracked = TrackedRuns(tracking_uri)
+    parent = tracked.one("sweep")
     assert parent.info.run_id == parent_id
     assert parent.info.run_name == "sweep" and parent.info.start_time == synthetic.START_MS
     assert parent.data.tags["foml.git_commit"] == "abc"
     assert "mlflow.parentRunId" not in parent.data.tags
-    assert json.loads(Path(seen.client.download_artifacts(parent_id, "sweep.json")).read_text()) == sweep.plan.resolved
-    assert len(seen.of("configuration")) == 2 and len(seen.of("seed")) == 6
+    assert (
+        json.loads(Path(tracked.client.download_artifacts(parent_id, "sweep.json")).read_text()) == sweep.plan.resolved
+    )
+    assert len(tracked.of("configuration")) == 2 and len(tracked.of("seed")) == 6
     for trial in sweep.plan.trials:
-        of = trial.configuration
-        run = seen.one("configuration", of.hash)
-        assert run.info.run_name == of.label
+        configuration = trial.configuration
+        run = tracked.one("configuration", configuration.hash)
+        assert run.info.run_name == configuration.label
         assert run.data.tags["mlflow.parentRunId"] == parent_id
         assert run.data.tags["foml.sweep"] == "sweep"
-        assert run.data.tags["foml.learner"] == of.learner
-        assert run.data.tags["foml.needs_boundaries"] == {"foml": "false", "tfs": "true"}[of.learner]
+        assert run.data.tags["foml.learner"] == configuration.learner
+        assert run.data.tags["foml.needs_boundaries"] == {"foml": "false", "tfs": "true"}[configuration.learner]
         assert run.data.tags["foml.seeds"] == "0-2"
-        options = {"foml": {"K": "5"}, "tfs": {}}[of.learner]
+        options = {"foml": {"K": "5"}, "tfs": {}}[configuration.learner]
         assert run.data.params == options | {
-            "alpha1": "0.001", "learner": of.learner, "network": "rainbow", "batch_size": "10",
+            "alpha1": "0.001", "learner": configuration.learner, "network": "rainbow", "batch_size": "10",
             "stream": "rainbow_digits", "stream.options.tasks": "6", "stream.schedule.name": "sequential",
             "stream.store": "0" * 64,
         }  # fmt: skip
         for seed in trial.seeds:
-            seed_run = seen.one("seed", of.hash, seed)
+            seed_run = tracked.one("seed", configuration.hash, seed)
             assert seed_run.info.run_name == f"seed {seed}"
             assert seed_run.data.tags["mlflow.parentRunId"] == run.info.run_id
             assert seed_run.data.params == run.data.params | {"seed": str(seed)}
             assert seed_run.info.start_time == synthetic.START_MS + 500
             assert seed_run.info.end_time == synthetic.START_MS + 3_000
-    assert len({run.data.tags["foml.run_key"] for run in seen.runs}) == 9
+    assert len({run.data.tags["foml.run_key"] for run in tracked.runs}) == 9
 
 
-def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
+def test_artifacts_are_stored_beside_the_database(sweep, tracking_uri, tmp_path):
     synthetic.write_all(sweep, tracking_uri)
-    seen = TrackedRuns(tracking_uri)
-    assert seen.location.startswith((tmp_path / "store" / "mlartifacts").as_uri())
+    tracked = TrackedRuns(tracking_uri)
+    assert tracked.location.startswith((tmp_path / "store" / "mlartifacts").as_uri())
     trial = sweep.plan.trials[0]
-    run = seen.one("configuration", trial.configuration.hash)
-    learner = seen.client.download_artifacts(run.info.run_id, "checkpoint/learner.pt")
+    run = tracked.one("configuration", trial.configuration.hash)
+    learner = tracked.client.download_artifacts(run.info.run_id, "checkpoint/learner.pt")
     assert Path(learner).read_bytes() == b"learner of " + trial.key.encode()
-    frame = pd.read_parquet(seen.client.download_artifacts(run.info.run_id, "curves.parquet"))
+    frame = pd.read_parquet(tracked.client.download_artifacts(run.info.run_id, "curves.parquet"))
     for seed in trial.seeds:
-        points = seen.points(seen.one("seed", trial.configuration.hash, seed))
+        points = tracked.points(tracked.one("seed", trial.configuration.hash, seed))
         flat = {(name, step): value for name, steps in points.items() for step, (value, _) in steps.items()}
         mine = frame[frame.seed == seed]
         table = dict(zip(zip(mine.metric, mine.step, strict=True), mine.value, strict=True))
         assert flat == {key: value for key, value in table.items() if key in flat}
-        assert {key[0] for key in table.keys() - flat.keys()} == {"distance"}, "of a diagnostic the table has all"
+        assert {key[0] for key in table.keys() - flat.keys()} == {"distance"}, (
+            "the table has every value of a diagnostic"
+        )
         assert sum(key[0] == "distance" for key in table) == synthetic.BATCHES - 1
-        assert "test_error" not in points, "nobody is to choose by it"
-    held_back = pd.read_parquet(seen.client.download_artifacts(run.info.run_id, "test_error.parquet"))
+        assert "test_error" not in points, "no configuration may be selected by it"
+    held_back = pd.read_parquet(tracked.client.download_artifacts(run.info.run_id, "test_error.parquet"))
     expected = sweep.whole[trial.key].evaluations["test_error"].reshape(-1, len(trial.seeds))
     assert held_back.pivot(index="step", columns="seed", values="value").to_numpy().tolist() == expected.tolist()
     assert set(held_back.metric) == {"test_error"}
@@ -101,12 +105,12 @@ def test_artifacts_lie_beside_the_database(sweep, tracking_uri, tmp_path):
 def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
     trial = Trial(synthetic.configuration("online"), (0, 1))
     sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial, batches=40)
-    whole = sweep.whole[trial.key]
-    whole.evaluations["error"][:] = [0.1, 0.3, 0.5, 0.1, 0.2, 0.2, 0.0, 0.4]  # (task, seed): (0, 0), (0, 1), (1, 0), …
-    whole.by_batch["online_error"][:] = np.repeat([[0.2, 0.4], [0.6, 0.4]], 20, axis=1)
+    curves = sweep.whole[trial.key]
+    curves.evaluations["error"][:] = [0.1, 0.3, 0.5, 0.1, 0.2, 0.2, 0.0, 0.4]  # (task, seed): (0, 0), (0, 1), (1, 0), …
+    curves.by_batch["online_error"][:] = np.repeat([[0.2, 0.4], [0.6, 0.4]], 20, axis=1)
     synthetic.write_all(sweep, tracking_uri)
-    seen = TrackedRuns(tracking_uri)
-    points = seen.points(seen.one("configuration"))
+    tracked = TrackedRuns(tracking_uri)
+    points = tracked.points(tracked.one("configuration"))
     t = 12.706204736  # Student's t at 97.5 % with one degree of freedom; two seeds a, b: half = t · |a − b| / 2
     end = synthetic.START_MS + 2_000
 
@@ -150,27 +154,27 @@ def test_one_seed_has_no_interval(tmp_path, tracking_uri):
 def test_a_diverged_seed_is_marked_and_not_averaged_away(tmp_path, tracking_uri):
     trial = Trial(synthetic.configuration("foml", K=5), (0, 1, 2))
     sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial)
-    whole = sweep.whole[trial.key]
-    whole.diverged[1] = 25
-    for curve in whole.by_batch.values():
+    curves = sweep.whole[trial.key]
+    curves.diverged[1] = 25
+    for curve in curves.by_batch.values():
         curve[1, 25:] = math.nan
-    gone = (whole.evaluations["seed"] == 1) & (whole.evaluations["batch"] >= 25)
-    whole.evaluations["error"][gone] = math.nan
-    whole.by_batch["distance"][2, 7] = math.inf  # a learner that did not notice
+    gone = (curves.evaluations["seed"] == 1) & (curves.evaluations["batch"] >= 25)
+    curves.evaluations["error"][gone] = math.nan
+    curves.by_batch["distance"][2, 7] = math.inf  # a divergence that the learner did not report
     synthetic.write_all(sweep, tracking_uri)
     with closing(sqlite3.connect(tracking_uri.removeprefix("sqlite:///"))) as database:
         assert database.execute("SELECT count(*) FROM metrics WHERE is_nan OR abs(value) > 1e300").fetchone() == (0,)
-    seen = TrackedRuns(tracking_uri)
-    runs = [seen.one("seed", seed=seed) for seed in trial.seeds]
+    tracked = TrackedRuns(tracking_uri)
+    runs = [tracked.one("seed", seed=seed) for seed in trial.seeds]
     assert [run.data.tags.get("foml.diverged_at") for run in runs] == [None, "25", "7"]
-    assert list(seen.points(runs[1])["online_error"]) == list(range(25))
-    assert list(seen.points(runs[1])["validation_error"]) == [0, 1]
-    assert list(seen.points(runs[1])["cumulative_error"]) == [0, 1]
-    assert 7 not in seen.points(runs[2])["distance"]
-    configuration = seen.one("configuration")
-    assert list(seen.points(configuration)["validation_error"]) == [0, 1]
-    assert list(seen.points(configuration)["online_error"]) == [19]
-    assert "objective" not in configuration.data.metrics, "nobody sorts it to the top"
+    assert list(tracked.points(runs[1])["online_error"]) == list(range(25))
+    assert list(tracked.points(runs[1])["validation_error"]) == [0, 1]
+    assert list(tracked.points(runs[1])["cumulative_error"]) == [0, 1]
+    assert 7 not in tracked.points(runs[2])["distance"]
+    configuration = tracked.one("configuration")
+    assert list(tracked.points(configuration)["validation_error"]) == [0, 1]
+    assert list(tracked.points(configuration)["online_error"]) == [19]
+    assert "objective" not in configuration.data.metrics, "it would be sorted to the top"
     assert configuration.data.tags["foml.diverged"] == "1 at batch 25, 2 at batch 7"
 
 
@@ -191,10 +195,12 @@ def test_nothing_stays_running(tmp_path, tracking_uri):
     writer.interrupted(unstarted.key)
     writer.drain()
     writer.close("KILLED")
-    seen = TrackedRuns(tracking_uri)
+    tracked = TrackedRuns(tracking_uri)
     statuses = {
         trial.configuration.learner: [
-            run.info.status for run in seen.runs if run.data.tags.get("foml.configuration") == trial.configuration.hash
+            run.info.status
+            for run in tracked.runs
+            if run.data.tags.get("foml.configuration") == trial.configuration.hash
         ]
         for trial in trials
     }
@@ -202,11 +208,11 @@ def test_nothing_stays_running(tmp_path, tracking_uri):
         "foml": ["FINISHED"] * 3, "tfs": ["FAILED"] * 3, "online": ["KILLED"] * 3, "toe": ["FAILED"] * 3,
         "replay": [], "lwf": ["KILLED"] * 3,
     }  # fmt: skip
-    assert seen.one("sweep").info.status == "KILLED"
-    assert seen.one("seed", failed.configuration.hash, 1).data.tags["foml.error"] == "out of memory"
+    assert tracked.one("sweep").info.status == "KILLED"
+    assert tracked.one("seed", failed.configuration.hash, 1).data.tags["foml.error"] == "out of memory"
 
 
-def test_an_interrupted_trial_goes_on_in_the_same_runs(sweep, tracking_uri):
+def test_an_interrupted_trial_continues_in_the_same_runs(sweep, tracking_uri):
     trial = sweep.plan.trials[0]
     writer = writer_of(tracking_uri, sweep)
     writer.results(trial.key, sweep.part(trial, 0, 20))
@@ -228,7 +234,7 @@ def test_an_interrupted_trial_goes_on_in_the_same_runs(sweep, tracking_uri):
     assert_seed_runs_hold(tracking_uri, sweep, trial)
 
 
-def test_what_is_complete_is_left_alone(sweep, tracking_uri):
+def test_complete_runs_are_not_changed(sweep, tracking_uri):
     synthetic.write_all(sweep, tracking_uri)
     before = {run.info.run_id: (run.info.end_time, run.data.metrics) for run in TrackedRuns(tracking_uri).runs}
     writer = writer_of(tracking_uri, sweep)
@@ -243,33 +249,35 @@ def test_what_is_complete_is_left_alone(sweep, tracking_uri):
 
 
 def test_a_grown_configuration_is_over_all_its_seeds(tmp_path, tracking_uri):
-    of = synthetic.configuration("foml", K=5)
-    first, second = Trial(of, (0, 1, 2)), Trial(of, (3, 4))
+    configuration = synthetic.configuration("foml", K=5)
+    first, second = Trial(configuration, (0, 1, 2)), Trial(configuration, (3, 4))
     synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", first), tracking_uri)
     seeds_before = {run.info.run_id for run in TrackedRuns(tracking_uri).of("seed")}
     grown = synthetic.make_sweep(tmp_path / "results", "sweep", first, second)
     synthetic.write_all(grown, tracking_uri)
-    seen = TrackedRuns(tracking_uri)
-    assert seen.statuses() == {"FINISHED": 1 + 1 + 5}
-    run = seen.one("configuration")
+    tracked = TrackedRuns(tracking_uri)
+    assert tracked.statuses() == {"FINISHED": 1 + 1 + 5}
+    run = tracked.one("configuration")
     assert run.data.tags["foml.seeds"] == "0-4"
-    assert seeds_before < {run.info.run_id for run in seen.of("seed")}
-    assert {seed.data.tags["mlflow.parentRunId"] for seed in seen.of("seed")} == {run.info.run_id}
+    assert seeds_before < {run.info.run_id for run in tracked.of("seed")}
+    assert {seed.data.tags["mlflow.parentRunId"] for seed in tracked.of("seed")} == {run.info.run_id}
     errors = [grown.whole[trial.key].evaluations["error"].reshape(6, -1) for trial in (first, second)]
     expected = np.concatenate(errors, axis=1).mean(axis=1)
-    points = seen.points(run)
+    points = tracked.points(run)
     assert [points["validation_error"][task][0] for task in range(6)] == pytest.approx(expected)
     assert points["seconds"][0][0] == 2 * 1.5
     for trial in (first, second):
         assert_seed_runs_hold(tracking_uri, grown, trial)
-    other = seen.client.download_artifacts(run.info.run_id, f"checkpoint/{second.key}/learner.pt")
+    other = tracked.client.download_artifacts(run.info.run_id, f"checkpoint/{second.key}/learner.pt")
     assert Path(other).read_bytes() == b"learner of " + second.key.encode()
 
 
 def test_the_same_seeds_in_another_stack_are_another_computation(tmp_path, tracking_uri):
-    of = synthetic.configuration("foml", K=5)
-    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", "sweep", Trial(of, (0, 1, 2))), tracking_uri)
-    fewer = Trial(of, (0, 1))
+    configuration = synthetic.configuration("foml", K=5)
+    synthetic.write_all(
+        synthetic.make_sweep(tmp_path / "results", "sweep", Trial(configuration, (0, 1, 2))), tracking_uri
+    )
+    fewer = Trial(configuration, (0, 1))
     sweep = synthetic.make_sweep(tmp_path / "results", "sweep", fewer)
     synthetic.write_all(sweep, tracking_uri)
     assert len(TrackedRuns(tracking_uri).runs) == 4
@@ -278,20 +286,20 @@ def test_the_same_seeds_in_another_stack_are_another_computation(tmp_path, track
 
 def test_names_may_be_anything(tmp_path, tracking_uri):
     sweep = synthetic.make_sweep(tmp_path / "results", NASTY, Trial(synthetic.configuration("foml", K=5), (0, 1)))
-    for _ in range(2):  # found again the second time
+    for _ in range(2):  # the second time finds them
         parent_id = synthetic.write_all(sweep, tracking_uri, NASTY)
-    seen = TrackedRuns(tracking_uri, NASTY)
-    assert len(seen.runs) == 4
-    assert seen.one("sweep").info.run_name == NASTY and seen.one("sweep").info.run_id == parent_id
-    location = Path(seen.location.removeprefix("file://"))
+    tracked = TrackedRuns(tracking_uri, NASTY)
+    assert len(tracked.runs) == 4
+    assert tracked.one("sweep").info.run_name == NASTY and tracked.one("sweep").info.run_id == parent_id
+    location = Path(tracked.location.removeprefix("file://"))
     assert location.parent == tmp_path / "store" / "mlartifacts" and ".." not in location.name
-    run = seen.one("configuration")
+    run = tracked.one("configuration")
     assert (location / run.info.run_id / "artifacts" / "checkpoint" / "learner.pt").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "store"]
     assert_seed_runs_hold(tracking_uri, sweep, sweep.plan.trials[0], NASTY)
 
 
-def test_forget_leaves_other_sweeps_alone(tmp_path, tracking_uri):
+def test_forget_does_not_change_other_sweeps(tmp_path, tracking_uri):
     trial = Trial(synthetic.configuration("foml"), (0,))
     for name in ("one", "one/two", NASTY):
         synthetic.write_all(synthetic.make_sweep(tmp_path / "results", name, trial), tracking_uri)
@@ -302,8 +310,8 @@ def test_forget_leaves_other_sweeps_alone(tmp_path, tracking_uri):
     assert len(TrackedRuns(tracking_uri).runs) == 3
 
 
-def test_points_go_in_by_the_thousand(tmp_path, tracking_uri, monkeypatch):
-    """MLflow refuses more than 1,000 metrics a call, and takes 3.6 ms for each that comes alone."""
+def test_points_are_written_by_the_thousand(tmp_path, tracking_uri, monkeypatch):
+    """MLflow refuses more than 1,000 metrics per call, and needs 3.6 ms for a call with one."""
     sizes, log_batch = [], MlflowClient.log_batch
 
     def counted(self, run_id, metrics=(), *others, **named):

@@ -1,4 +1,4 @@
-"""What is in MLflow after a sweep that was cut off and went on, and after all sorts of trouble."""
+"""The content of MLflow after interruptions and failures of every kind."""
 
 import os
 import pickle
@@ -60,7 +60,7 @@ def test_a_gap_is_filled_from_the_chunk_file(sweep, tracking_uri):
     assert_seed_runs_hold(tracking_uri, sweep, trial)
 
 
-def test_a_gap_that_no_file_fills_is_told_and_filled_later(sweep, tracking_uri):
+def test_a_gap_that_no_file_fills_is_reported_and_filled_later(sweep, tracking_uri):
     trial = sweep.plan.trials[0]
     writer = writer_of(tracking_uri, sweep)
     writer.results(trial.key, sweep.part(trial, 0, 20))
@@ -76,7 +76,7 @@ def test_a_gap_that_no_file_fills_is_told_and_filled_later(sweep, tracking_uri):
     assert_seed_runs_hold(tracking_uri, sweep, trial)
 
 
-def test_a_database_that_fails_for_a_while_is_caught_up_with(sweep, tracking_uri):
+def test_points_are_written_after_a_temporary_failure_of_the_database(sweep, tracking_uri):
     trial = sweep.plan.trials[0]
     path = tracking_uri.removeprefix("sqlite:///")
     writer = writer_of(tracking_uri, sweep)
@@ -97,8 +97,8 @@ def test_a_database_that_fails_for_a_while_is_caught_up_with(sweep, tracking_uri
     assert_seed_runs_hold(tracking_uri, sweep, trial)
 
 
-def test_what_was_to_be_written_when_the_database_failed_is_not_lost(sweep, tracking_uri):
-    """Runs are made, and then their first points fail: parameters and tags of the others come with the next try."""
+def test_parameters_and_tags_are_not_lost_when_the_database_fails(sweep, tracking_uri):
+    """Runs are created, then their first points fail: the retry writes parameters and tags too."""
     trial = sweep.plan.trials[0]
     path = tracking_uri.removeprefix("sqlite:///")
     writer = writer_of(tracking_uri, sweep)
@@ -114,10 +114,10 @@ def test_what_was_to_be_written_when_the_database_failed_is_not_lost(sweep, trac
     assert writer.drain() == [TrackingProblem(f"{line}; everything was written by a retry", resolved=True)]
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
-    seen = TrackedRuns(tracking_uri)
-    assert seen.one("configuration").data.params == parameters(trial.configuration)
-    assert seen.one("seed", seed=1).data.params == {**parameters(trial.configuration), "seed": "1"}
-    assert seen.statuses() == {"FINISHED": 5}
+    tracked = TrackedRuns(tracking_uri)
+    assert tracked.one("configuration").data.params == parameters(trial.configuration)
+    assert tracked.one("seed", seed=1).data.params == {**parameters(trial.configuration), "seed": "1"}
+    assert tracked.statuses() == {"FINISHED": 5}
 
 
 FEED = """
@@ -151,8 +151,11 @@ if "close" in sys.argv:
 
 
 def in_another_process(tmp_path: Path, uri, sweep, slices, *words: str) -> subprocess.Popen:
-    """A writer in a process of its own, that is given these slices; after those of the first trial it says that it is in
-    the middle, and goes on with a line from us. `die`: it kills itself when some points are sent. `close`: it ends well."""
+    """A writer of these slices in its own process, which pauses after the first trial until it reads a line.
+
+    Args:
+        words: `die`: it kills itself after some points; `close`: it ends the sweep.
+    """
     file = tmp_path / f"{time.monotonic_ns()}.pickle"
     file.write_bytes(pickle.dumps((uri, "experiment", sweep.plan, sweep.root, slices)))
     return subprocess.Popen(
@@ -178,24 +181,22 @@ def test_a_writer_killed_in_the_middle_and_a_new_one(tmp_path, tracking_uri):
     process = in_another_process(tmp_path, tracking_uri, sweep, slices, "die")
     _, errors = process.communicate(timeout=540)
     assert process.returncode == -signal.SIGKILL, errors
-    there = count_points(tracking_uri)
-    assert 500 <= there < 300 * 3 * 3, "killed too late to tell anything"
+    points = count_points(tracking_uri)
+    assert 500 <= points < 300 * 3 * 3, "killed too late for this test"
     assert TrackedRuns(tracking_uri).statuses() == {"RUNNING": 5}
 
     writer = writer_of(tracking_uri, sweep)
-    writer.results(
-        trial.key, sweep.part(trial, 300, 320)
-    )  # its chunk file is newer than what this one is asked to send
+    writer.results(trial.key, sweep.part(trial, 300, 320))  # its chunk file is newer than this slice
     sweep.write_chunk(trial)
     writer.results(trial.key, sweep.part(trial, 320, 400))
     writer.finished(trial.key)
     assert all(problem.resolved for problem in writer.drain())
     writer.close("FINISHED")
     assert_seed_runs_hold(tracking_uri, sweep, trial)
-    assert TrackedRuns(tracking_uri).statuses() == {"FINISHED": 5}, "the same runs have gone on"
+    assert TrackedRuns(tracking_uri).statuses() == {"FINISHED": 5}, "the same runs were continued"
 
 
-def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
+def test_two_simultaneous_writers_of_two_sweeps(tmp_path, tracking_uri):
     def a_sweep(name):
         trials = [Trial(synthetic.configuration(learner), (0, 1)) for learner in ("foml", "tfs", "online")]
         one = synthetic.make_sweep(tmp_path / name, name, *trials, batches=200)
@@ -207,10 +208,10 @@ def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
     other = in_another_process(tmp_path, tracking_uri, *two, "close")
     writer = writer_of(tracking_uri, one[0])
     for number, (key, part) in enumerate(one[1]):
-        if number == len(one[1]) // 3:  # each of the two has written a part, and goes on together with the other
+        if number == len(one[1]) // 3:  # both have written a part, and continue together
             assert writer.drain() == []
             assert other.stdout.readline() == "in the middle\n"
-            other.stdin.write("go on\n")
+            other.stdin.write("continue\n")
             other.stdin.flush()
         writer.results(key, part)
     for trial in one[0].plan.trials:
@@ -219,19 +220,19 @@ def test_two_writers_of_two_sweeps_at_once(tmp_path, tracking_uri):
     writer.close("FINISHED")
     out, err = other.communicate(timeout=540)
     assert out.splitlines()[0] == "[]" and out.splitlines()[1].startswith("[] "), out + err
-    seen = TrackedRuns(tracking_uri)
-    assert seen.statuses() == {"FINISHED": 2 * (1 + 3 + 6)}
+    tracked = TrackedRuns(tracking_uri)
+    assert tracked.statuses() == {"FINISHED": 2 * (1 + 3 + 6)}
     for name, (each, _) in (("one", one), ("two", two)):
-        mine = [run for run in seen.of("seed") if run.data.tags["foml.sweep"] == name]
+        mine = [run for run in tracked.of("seed") if run.data.tags["foml.sweep"] == name]
         assert len(mine) == 6
         for run in mine:
             trial = next(t for t in each.plan.trials if t.configuration.hash == run.data.tags["foml.configuration"])
             row = trial.seeds.index(int(run.data.tags["foml.seed"]))
             expected = dict(enumerate(each.whole[trial.key].by_batch["online_error"][row]))
-            assert {step: value for step, (value, _) in seen.points(run)["online_error"].items()} == expected
+            assert {step: value for step, (value, _) in tracked.points(run)["online_error"].items()} == expected
 
 
-def test_a_writer_without_a_server_is_told_of_and_holds_nobody_up(sweep):
+def test_a_missing_server_is_reported_and_does_not_block(sweep):
     started = time.monotonic()
     writer = writer_of("http://127.0.0.1:9", sweep)
     for trial in sweep.plan.trials:
@@ -246,7 +247,7 @@ def test_a_writer_without_a_server_is_told_of_and_holds_nobody_up(sweep):
 
 @pytest.fixture
 def server(tmp_path):
-    """Starts a real tracking server, always on the same port; what it gives back ends it."""
+    """A function that starts a real tracking server, always on the same port, and returns its URI and a function to stop it."""
     port, running = synthetic.free_port(), []
 
     def start():
@@ -275,7 +276,7 @@ def server(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_and_comes_back(sweep, server, capsys):
+def test_a_server_that_dies_and_is_started_again(sweep, server, capsys):
     trials = sweep.plan.trials
     uri, stop = server()
     writer = writer_of(uri, sweep)
@@ -304,7 +305,7 @@ def test_a_server_that_dies_and_comes_back(sweep, server, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_writer_that_was_never_started_says_so(sweep, tracking_uri):
+def test_a_writer_that_was_never_started_reports_it(sweep, tracking_uri):
     writer = Writer(tracking_uri, "experiment", Plan("x", (), sweep.plan.resolved), sweep.root, {}, 0)
     assert texts(writer) == [f"tracking: not everything could be written to {tracking_uri}"]
 
@@ -312,13 +313,13 @@ def test_a_writer_that_was_never_started_says_so(sweep, tracking_uri):
 def eventually(condition, timeout=120):
     until = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < until, "it never came"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.01)
 
 
 @pytest.fixture
 def written(monkeypatch):
-    """What the projection is given to write: (key, last batches of the slices), as it comes."""
+    """The calls that write curves, in order: (key, last batches of the slices)."""
     calls, write_results = [], SweepSync.write_results
 
     def noted(self, key, slices):
@@ -329,31 +330,31 @@ def written(monkeypatch):
     return calls
 
 
-def test_curves_that_come_within_a_pause_are_written_in_one_go(sweep, tracking_uri, written, monkeypatch):
+def test_curves_that_arrive_within_a_pause_are_written_in_one_call(sweep, tracking_uri, written, monkeypatch):
     monkeypatch.setattr(tracking, "PAUSE_S", 3_600.0)
     first, second = sweep.plan.trials
     writer = writer_of(tracking_uri, sweep)
     writer.results(first.key, sweep.part(first, 0, 10))
     eventually(lambda: len(written) == 1)
     writer.results(first.key, sweep.part(first, 10, 20))
-    writer.results(second.key, sweep.part(second, 0, 10))  # another trial has a pause of its own
+    writer.results(second.key, sweep.part(second, 0, 10))  # each trial has its own pause
     eventually(lambda: len(written) == 2)
     writer.results(first.key, sweep.part(first, 20, 30))
-    assert writer.drain() == []  # waits for no pause
+    assert writer.drain() == []  # does not wait for a pause
     assert written == [(first.key, [10]), (second.key, [10]), (first.key, [20, 30])]
     writer.results(first.key, sweep.part(first, 30, 60))
     sweep.write_chunk(first)
-    writer.finished(first.key)  # nor does an end
+    writer.finished(first.key)  # an end does not wait either
     writer.results(second.key, sweep.part(second, 10, 40))
     writer.close("KILLED")
     assert written[3:] == [(second.key, [40])]
     assert_seed_runs_hold(tracking_uri, sweep, first)
-    seen = TrackedRuns(tracking_uri)
-    points = seen.points(seen.one("seed", second.configuration.hash, 2))
+    tracked = TrackedRuns(tracking_uri)
+    points = tracked.points(tracked.one("seed", second.configuration.hash, 2))
     assert sorted(points["online_error"]) == list(range(40))
 
 
-def test_after_a_pause_curves_are_written_by_themselves(sweep, tracking_uri, written, monkeypatch):
+def test_curves_are_written_automatically_after_a_pause(sweep, tracking_uri, written, monkeypatch):
     monkeypatch.setattr(tracking, "PAUSE_S", 0.3)
     trial = sweep.plan.trials[0]
     writer = writer_of(tracking_uri, sweep)
