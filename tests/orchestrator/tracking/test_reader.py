@@ -24,9 +24,9 @@ def expected_points(sweep, stop=None):
     for trial in sweep.plan.trials:
         curves = sweep.whole[trial.key]
         error = metrics.held_out(curves)
-        curves = {**curves.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
+        by_name = {**curves.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
         within = curves.by_batch["online_error"].reshape(len(trial.seeds), -1, synthetic.BATCHES_PER_TASK).mean(axis=1)
-        for name, curve in curves.items():
+        for name, curve in by_name.items():
             for row, seed in enumerate(trial.seeds):
                 for step, value in enumerate(curve[row]):
                     if np.isfinite(value):
