@@ -55,10 +55,10 @@ STRANGE: set[str] = set()
 
 # Public names of classes that two modules use. Each learner's file has one `Options` beside its class: that is the contract.
 SHARED_NAMES = {"Options"}
-DUPLICATES: set[str] = {"Difference", "Row"}
+DUPLICATES: set[str] = set()
 
 # Docstrings whose first paragraph is missing or is no single sentence; may only fall. A command's `main` is described by its module.
-UNFINISHED = {"learners": 0, "streams": 0, "orchestrator": 46}
+UNFINISHED = {"learners": 0, "streams": 0, "orchestrator": 4}
 
 
 def glossary() -> list[tuple[str, str]]:
