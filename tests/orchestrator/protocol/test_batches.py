@@ -1,4 +1,4 @@
-"""A slice of curves out of a chunk's numbers."""
+"""The curves of a chunk from its values."""
 
 import math
 
@@ -10,7 +10,7 @@ from orchestrator.protocol.batches import score, slice_of_curves
 NAN = math.nan
 
 
-def test_a_seed_has_no_values_from_where_something_of_it_is_not_finite() -> None:
+def test_a_seed_has_no_values_from_the_batch_where_one_is_not_finite() -> None:
     by_batch = {
         7: {"online_error": torch.tensor([0.5, 0.4])},
         8: {"online_error": torch.tensor([0.3, 0.2]), "norm": torch.tensor([1.0, math.inf])},
@@ -18,23 +18,29 @@ def test_a_seed_has_no_values_from_where_something_of_it_is_not_finite() -> None
     }
     evaluations = {"seed": [0.0, 1.0, 0.0, 1.0], "task": [0.0, 0.0, 1.0, 1.0], "batch": [7.0, 7.0, 9.0, 9.0]}
     evaluations |= {name: [0.6, 0.7, 0.8, 0.9] for name in ("error", "loss", "test_error")}
-    lost = [-1, -1]
-    made = slice_of_curves([3, 4], 7, by_batch, evaluations, lost)
-    assert (made.first_batch, made.batches, made.seeds, lost, made.diverged) == (7, 10, [3, 4], [-1, 8], [-1, 8])
-    np.testing.assert_allclose(made.by_batch["online_error"], [[0.5, 0.3, 0.1], [0.4, NAN, NAN]], rtol=1e-6)
-    np.testing.assert_allclose(made.by_batch["norm"], [[NAN, 1.0, 2.0], [NAN, NAN, NAN]])
+    diverged = [-1, -1]
+    curves = slice_of_curves([3, 4], 7, by_batch, evaluations, diverged)
+    assert (curves.first_batch, curves.batches, curves.seeds, diverged, curves.diverged) == (
+        7,
+        10,
+        [3, 4],
+        [-1, 8],
+        [-1, 8],
+    )
+    np.testing.assert_allclose(curves.by_batch["online_error"], [[0.5, 0.3, 0.1], [0.4, NAN, NAN]], rtol=1e-6)
+    np.testing.assert_allclose(curves.by_batch["norm"], [[NAN, 1.0, 2.0], [NAN, NAN, NAN]])
     for name in ("error", "loss", "test_error"):
-        np.testing.assert_allclose(made.evaluations[name], [0.6, 0.7, 0.8, NAN])
-    assert made.evaluations["batch"].dtype == np.int64
+        np.testing.assert_allclose(curves.evaluations[name], [0.6, 0.7, 0.8, NAN])
+    assert curves.evaluations["batch"].dtype == np.int64
 
 
 def test_a_seed_that_was_lost_before_stays_so() -> None:
-    lost = [2]
-    made = slice_of_curves([3], 7, {7: {"online_error": torch.tensor([0.5])}}, {}, lost)
-    assert np.isnan(made.by_batch["online_error"]).all() and made.diverged == lost == [2]
+    diverged = [2]
+    curves = slice_of_curves([3], 7, {7: {"online_error": torch.tensor([0.5])}}, {}, diverged)
+    assert np.isnan(curves.by_batch["online_error"]).all() and curves.diverged == diverged == [2]
 
 
-def test_scores_are_of_each_point() -> None:
+def test_each_datapoint_is_scored() -> None:
     logits = torch.tensor([[[2.0, 0.0], [0.0, 2.0]]])
     error, loss = score(logits, torch.tensor([[0, 0]]))
     assert error.tolist() == [[0.0, 1.0]]

@@ -36,8 +36,8 @@ seeds: 2
 def test_the_reference_is_plain_adam_on_each_task_alone(store: TaskStore) -> None:
     # Double precision: Adam's first steps are signs of gradients, those of rounding too.
     network = build.build("rainbow", store.shape, store.classes, dtype=torch.float64)
-    made = hindsight.reference(store, network, [0, 2], schedule.Sequential(), 10, epochs=2)
-    assert made[["seed", "task", "last_batch"]].to_numpy().tolist() == [
+    reference = hindsight.reference(store, network, [0, 2], schedule.Sequential(), 10, epochs=2)
+    assert reference[["seed", "task", "last_batch"]].to_numpy().tolist() == [
         [0, 0, 2],
         [2, 0, 2],
         [0, 1, 4],
@@ -60,7 +60,7 @@ def test_the_reference_is_plain_adam_on_each_task_alone(store: TaskStore) -> Non
                 torch.nn.functional.cross_entropy(logits[0], y[0, at : at + 10]).backward()
                 adam.step()
         loss = torch.nn.functional.cross_entropy(network.logits(phi.detach(), statistics, x)[0], y[0])
-        got = made[(made.seed == seed) & (made.task == 1)].loss.item()
+        got = reference[(reference.seed == seed) & (reference.task == 1)].loss.item()
         assert got == pytest.approx(float(loss), rel=1e-7)
 
 
@@ -74,7 +74,7 @@ def test_regret_in_closed_form() -> None:
     loss = np.array([3.0, 1.0, 2.0, 2.0, 0.5])
     got = metrics.regret(loss, np.array([1, 4]), np.array([0.5, 1.0]))
     np.testing.assert_allclose(got, [2.0 - 0.5, 1.5 + 1.5 - 1.0])
-    assert metrics.regret(loss, np.array([1, 4, 9]), np.array([0.5, 1.0, 0.1])).shape == (2,)  # under way
+    assert metrics.regret(loss, np.array([1, 4, 9]), np.array([0.5, 1.0, 0.1])).shape == (2,)  # still running
     loss[3] = np.nan
     assert np.isnan(metrics.regret(loss, np.array([1, 4]), np.array([0.5, 1.0]))).tolist() == [False, True]
 
@@ -124,9 +124,9 @@ def test_regret_of_a_sweep(
     again = with_regret(reader.find_sweep("small", uri(folder)), curves_before)
     assert again.equals(curves_before)  # without regret
     (line,) = (record.getMessage() for record in caplog.records)
-    given = with_regret(reader.find_sweep("small", uri(folder)), curves_before, reference)  # and not what is kept
-    given = given[(given.metric == "regret") & (given.configuration == online.hash)].sort_values(["seed", "step"])
-    np.testing.assert_allclose(given.value.to_numpy()[1::2], last, atol=1e-9)
+    curves = with_regret(reader.find_sweep("small", uri(folder)), curves_before, reference)  # not the one in MLflow
+    curves = curves[(curves.metric == "regret") & (curves.configuration == online.hash)].sort_values(["seed", "step"])
+    np.testing.assert_allclose(curves.value.to_numpy()[1::2], last, atol=1e-9)
     assert line.startswith(f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id}): damaged (its SHA-256 differs); ")
     assert line.endswith("python -m orchestrator.regret small fits it again")
     assert regret.main(["small", "--epochs", "3"]) == 0

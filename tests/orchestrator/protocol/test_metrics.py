@@ -1,4 +1,4 @@
-"""Curves and intervals against values worked out by hand."""
+"""Curves and intervals against values computed by hand."""
 
 import doctest
 import math
@@ -40,7 +40,7 @@ def test_held_out_error_and_loss_by_task():
     assert metrics.held_out(Curves([1, 2])).shape == (2, 0)
 
 
-def test_cumulative_error_is_the_mean_so_far_and_stays_lost_once_it_is():
+def test_cumulative_error_is_the_mean_so_far_and_nan_from_the_first_nan_on():
     error = np.array([[0.9, 0.3, 0.0], [0.4, NAN, 0.2]])
     np.testing.assert_allclose(metrics.cumulative(error), [[0.9, 0.6, 0.4], [0.4, NAN, NAN]])
 
@@ -68,7 +68,7 @@ def test_intervals_of_a_curve_are_those_of_its_columns():
     assert [len(part) for part in metrics.interval_curve(np.empty((3, 0)))] == [0, 0, 0]
 
 
-def test_points_to_is_the_first_place_or_none():
+def test_points_to_is_the_first_point_or_infinite():
     curve, points = np.array([0.9, 0.4, 0.5, 0.1]), np.array([0, 10, 20, 30])
     assert metrics.points_to(0.4, points, curve) == 10
     assert metrics.points_to(0.3, points, curve) == 30
@@ -77,7 +77,7 @@ def test_points_to_is_the_first_place_or_none():
     assert math.isnan(metrics.points_to(0.4, points[:0], curve[:0]))
 
 
-def test_what_an_older_version_did_not_measure_is_nan():
+def test_a_column_that_an_earlier_version_did_not_write_is_nan():
     curves = two_seeds()
     later = curves.since(3)
     later.evaluations["test_error"] = np.array([0.5, 0.6, 0.7])
@@ -100,7 +100,7 @@ def test_intervals_against_tables_of_the_t_distribution():
     assert five.high - 3.0 == pytest.approx(2.77645 * math.sqrt(2.5) / math.sqrt(5), rel=1e-5)
 
 
-def test_intervals_of_one_none_and_lost_seeds():
+def test_intervals_of_one_no_and_diverged_seeds():
     assert metrics.interval(np.array([0.25])) == Interval(0.25, None, None, 1)
     assert str(metrics.interval(np.array([0.25]))) == "0.2500 ± – (n=1)"
     assert metrics.interval(np.array([0.1, NAN, 0.3, math.inf])) == metrics.interval(np.array([0.1, 0.3]))
@@ -115,10 +115,10 @@ def test_interval_curves():
     np.testing.assert_allclose(high, [0.2 + 1.27062, NAN, NAN], rtol=1e-5)
 
 
-def test_a_curve_cut_anywhere_and_put_together_is_the_same():
-    whole = two_seeds()
+def test_a_curve_cut_at_any_batch_and_extended_is_the_same():
+    curves = two_seeds()
     for cut in range(7):
-        later = whole.since(cut)
+        later = curves.since(cut)
         assert (later.first_batch, later.batches) == (cut, 6)
         assert later.evaluations["batch"].tolist() == [b for b in (1, 2, 3, 5, 5) if b >= cut]
         if cut % 2:
@@ -126,14 +126,14 @@ def test_a_curve_cut_anywhere_and_put_together_is_the_same():
         first = Curves(
             [7, 9],
             0,
-            {"online_error": whole.by_batch["online_error"][:, :cut]},
-            {name: column[whole.evaluations["batch"] < cut] for name, column in whole.evaluations.items()},
-            {name: column[whole.chunks["batches"] <= cut] for name, column in whole.chunks.items()},
+            {"online_error": curves.by_batch["online_error"][:, :cut]},
+            {name: column[curves.evaluations["batch"] < cut] for name, column in curves.evaluations.items()},
+            {name: column[curves.chunks["batches"] <= cut] for name, column in curves.chunks.items()},
         )
         first.extend(later)
-        np.testing.assert_array_equal(first.by_batch["online_error"], whole.by_batch["online_error"])
+        np.testing.assert_array_equal(first.by_batch["online_error"], curves.by_batch["online_error"])
         for name in ("evaluations", "chunks"):
-            for column, values in getattr(whole, name).items():
+            for column, values in getattr(curves, name).items():
                 np.testing.assert_array_equal(getattr(first, name)[column], values)
 
 
@@ -144,7 +144,7 @@ def test_slices_that_do_not_fit_are_refused():
         two_seeds().extend(Curves([7], 6))
 
 
-def test_a_diagnostic_that_comes_late_and_the_first_divergence():
+def test_a_diagnostic_that_starts_late_and_the_first_divergence():
     curves = two_seeds()
     curves.extend(Curves([7, 9], 6, {"norm": np.array([[1.0], [2.0]])}, diverged=[-1, 6]))
     np.testing.assert_array_equal(curves.by_batch["norm"], [[NAN] * 6 + [1.0], [NAN] * 6 + [2.0]])
@@ -156,30 +156,32 @@ def test_a_diagnostic_that_comes_late_and_the_first_divergence():
 
 def test_objectives_of_seeds_whose_tasks_end_at_different_batches():
     curves = two_seeds()  # seed 7 was evaluated after batches 1, 3 and 5, seed 9 after 2 and 5
-    of = {
+    values = {
         (metric, end): metrics.objective(curves, metric, end)
         for metric in ("validation_error", "cumulative_error")
         for end in range(7)
     }
-    assert all(of[metric, end] is None for metric, end in of if end < 3), "seed 9 has none before its third batch"
-    np.testing.assert_allclose(of["validation_error", 3], [0.9, 0.4])
-    np.testing.assert_allclose(of["validation_error", 5], [0.3, 0.4])
-    np.testing.assert_allclose(of["validation_error", 6], [0.0, 0.2])
-    np.testing.assert_allclose(of["cumulative_error", 6], [0.4, 0.3])
+    assert all(values[metric, end] is None for metric, end in values if end < 3), (
+        "seed 9 has none before its third batch"
+    )
+    np.testing.assert_allclose(values["validation_error", 3], [0.9, 0.4])
+    np.testing.assert_allclose(values["validation_error", 5], [0.3, 0.4])
+    np.testing.assert_allclose(values["validation_error", 6], [0.0, 0.2])
+    np.testing.assert_allclose(values["cumulative_error", 6], [0.4, 0.3])
     np.testing.assert_allclose(metrics.objective(curves, "cumulative_error"), [0.4, 0.3])
     np.testing.assert_allclose(metrics.objective(curves, "online_error", 2), [0.9, 0.5])
     assert metrics.objective(curves, "online_error", 0) is None
     by_chunk = metrics.objective_by_chunk(curves, "cumulative_error")
-    assert [end for end, _ in by_chunk] == [4, 6], "nothing is known after the chunk that ends at 2"
+    assert [end for end, _ in by_chunk] == [4, 6], "no value after the chunk that ends at 2"
     np.testing.assert_allclose([value for _, value in by_chunk], [(0.6 + 0.4) / 2, (0.4 + 0.3) / 2])
 
 
 @pytest.mark.parametrize("metric", ["validation_error", "cumulative_error", "online_error"])
-def test_the_objective_of_a_seed_is_lost_from_where_it_diverged(metric):
+def test_the_objective_of_a_seed_is_nan_from_where_it_diverged(metric):
     curves = two_seeds()
     curves.diverged = [-1, 4]
     assert np.isfinite(metrics.objective(curves, metric, 4)).all()
     assert np.isnan(metrics.objective(curves, metric, 5)).tolist() == [False, True]
     assert [math.isnan(value) for _, value in metrics.objective_by_chunk(curves, metric)][-2:] == [False, True]
-    curves.diverged = [-1, 0]  # before it was ever evaluated: nothing to wait for
+    curves.diverged = [-1, 0]  # before its first evaluation, which will not follow
     assert np.isnan(metrics.objective(curves, metric, 2)).tolist() == [False, True]

@@ -1,4 +1,4 @@
-"""The online protocol: what is scored when, what a learner is told, and that a stop in the middle leaves no trace."""
+"""The online protocol: what is scored when, what a learner receives, and that a resumed run equals an uninterrupted one."""
 
 import dataclasses
 import subprocess
@@ -27,7 +27,7 @@ SEEDS = [0, 1, 2]
 
 
 class Recorder(learners.Learner):
-    """Writes down what it is called with; predicts that everything is a 3."""
+    """Records its calls; predicts class 3 for every datapoint."""
 
     def __init__(self, store: TaskStore, seeds: list[int], boundaries: bool) -> None:
         self.needs_boundaries = boundaries  # type: ignore[misc]
@@ -46,7 +46,7 @@ class Recorder(learners.Learner):
         return logits
 
     def update(self, batch: learners.Batch) -> dict[str, Tensor]:
-        assert set(vars(batch)) == {"x", "y", "ids"}  # nothing in a batch tells the task
+        assert set(vars(batch)) == {"x", "y", "ids"}  # no task
         done = sum(name == "update" for name, _ in self.calls)
         self.calls.append(("update", batch.ids.clone()))
         number = torch.ones(len(self.setting.seeds))
@@ -67,13 +67,13 @@ class Recorder(learners.Learner):
         pass
 
 
-def recorded(store: TaskStore, boundaries: bool) -> tuple[Recorder, protocol.OnlineProtocol]:
+def run_of_recorder(store: TaskStore, boundaries: bool) -> tuple[Recorder, protocol.OnlineProtocol]:
     learner = Recorder(store, SEEDS, boundaries)
     return learner, protocol.OnlineProtocol(learner, StoreSource(store, SEEDS, Sequential()))
 
 
 def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
-    learner, run = recorded(store, boundaries=True)
+    learner, run = run_of_recorder(store, boundaries=True)
     while not run.finished:
         run.advance(3)
     names = [name for name, _ in learner.calls]
@@ -83,26 +83,26 @@ def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
     assert names == [*enter, *batch * 3, *over, *enter, *batch * 2, *over, *enter, *batch * 3, *over]
 
 
-def test_a_learner_without_boundaries_is_told_of_none(store: TaskStore) -> None:
-    learner, run = recorded(store, boundaries=False)
+def test_a_learner_without_boundaries_is_not_informed_of_tasks(store: TaskStore) -> None:
+    learner, run = run_of_recorder(store, boundaries=False)
     run.advance(100)
     assert {name for name, _ in learner.calls} == {"predict", "update"}
 
 
-def test_every_datapoint_is_shown_once_in_order_and_the_short_batch_counts(store: TaskStore) -> None:
-    learner, run = recorded(store, boundaries=False)
+def test_every_datapoint_is_learned_once_in_order_also_those_of_the_short_batch(store: TaskStore) -> None:
+    learner, run = run_of_recorder(store, boundaries=False)
     for count in (1, 2, 5):
         run.advance(count)
-    shown = torch.cat([ids for name, ids in learner.calls if name == "update"], 1)
-    assert shown.shape == (3, 75, 1)
+    ids = torch.cat([ids for name, ids in learner.calls if name == "update"], 1)
+    assert ids.shape == (3, 75, 1)
     for row, seed in enumerate(SEEDS):
-        assert np.array_equal(shown[row].numpy(), Stream(store, seed).read(0, 75).image_ids)
+        assert np.array_equal(ids[row].numpy(), Stream(store, seed).read(0, 75).image_ids)
     assert run.batches == run.total_batches == 8
     assert [ids.shape[1] for name, ids in learner.calls if name == "update"] == [10] * 7 + [5]
 
 
-def test_errors_are_what_they_say(store: TaskStore) -> None:
-    _, run = recorded(store, boundaries=False)
+def test_errors_and_losses_by_hand(store: TaskStore) -> None:
+    _, run = run_of_recorder(store, boundaries=False)
     run.advance(100)
     labels = np.stack([Stream(store, seed).read(0, 75).labels for seed in SEEDS])
     online = [(labels[:, start : start + 10] != 3).mean(1) for start in range(0, 75, 10)]
@@ -114,14 +114,14 @@ def test_errors_are_what_they_say(store: TaskStore) -> None:
     np.testing.assert_allclose(run.curves.by_batch["online_loss"][0, 0], loss.mean(), atol=1e-6)
 
 
-def test_forward_transfer_is_a_fresh_networks_error_minus_the_learners(store: TaskStore) -> None:
-    learner, run = recorded(store, boundaries=False)
+def test_forward_transfer_is_the_error_of_the_initial_network_minus_the_learners(store: TaskStore) -> None:
+    learner, run = run_of_recorder(store, boundaries=False)
     run.advance(100)
     held = [[Stream(store, seed).held_out(task) for task in range(3)] for seed in SEEDS]
     weights = learner.setting.network.initial(SEEDS)
     images = learner.setting.require_images()
     expected = np.full((3, 8), np.nan)
-    for task, batch in enumerate((0, 3, 5)):  # the first batches after the tasks before are over
+    for task, batch in enumerate((0, 3, 5)):  # the first batch of each task
         x = torch.stack([images.gather(torch.from_numpy(of[task].image_ids)[None])[0] for of in held])
         guess = learner.setting.network.logits(*weights, x).argmax(-1).numpy()
         for row, of in enumerate(held):
@@ -135,21 +135,21 @@ def test_forward_transfer_is_a_fresh_networks_error_minus_the_learners(store: Ta
     assert late == [2]
 
 
-def test_nothing_is_transferred_to_the_first_task_and_resuming_changes_nothing(store: TaskStore) -> None:
+def test_forward_transfer_is_zero_on_the_first_task_and_equal_after_resuming(store: TaskStore) -> None:
     run = protocol.assemble(store, "online", {}, SEEDS)
     run.advance(4)
     again = protocol.assemble(store, "online", {}, SEEDS)
     again.load_state_dict(run.state_dict(), run.curves.since(0))
     run.advance(100)
     again.advance(100)
-    whole = run.curves.by_batch["forward_transfer"]
-    assert (whole[:, 0] == 0).all()  # every learner starts from the fresh network itself
-    assert np.isfinite(whole).sum(axis=1).tolist() == [3, 3, 3]
-    np.testing.assert_array_equal(whole, again.curves.by_batch["forward_transfer"])
+    transfer = run.curves.by_batch["forward_transfer"]
+    assert (transfer[:, 0] == 0).all()  # every learner starts from the initial network
+    assert np.isfinite(transfer).sum(axis=1).tolist() == [3, 3, 3]
+    np.testing.assert_array_equal(transfer, again.curves.by_batch["forward_transfer"])
 
 
-def test_the_test_set_is_measured_beside_the_validation_set(store: TaskStore) -> None:
-    _, run = recorded(store, boundaries=False)
+def test_the_test_set_is_evaluated_with_the_validation_set(store: TaskStore) -> None:
+    _, run = run_of_recorder(store, boundaries=False)
     run.advance(100)
     streams = [Stream(store, seed) for seed in SEEDS]
     for split, column in (("validation", "error"), ("test", "test_error")):
@@ -158,8 +158,8 @@ def test_the_test_set_is_measured_beside_the_validation_set(store: TaskStore) ->
     assert (run.curves.evaluations["error"] != run.curves.evaluations["test_error"]).any()
 
 
-def test_a_diverged_seed_is_marked_and_the_others_go_on(store: TaskStore) -> None:
-    learner, run = recorded(store, boundaries=False)
+def test_a_diverged_seed_is_marked_and_the_others_continue(store: TaskStore) -> None:
+    learner, run = run_of_recorder(store, boundaries=False)
     learner.bad_at = (4, 1)
     run.advance(3)
     assert run.curves.diverged == [-1, -1, -1]
@@ -171,20 +171,20 @@ def test_a_diverged_seed_is_marked_and_the_others_go_on(store: TaskStore) -> Non
     assert np.isfinite(online[[0, 2]]).all()
     error = metrics.held_out(run.curves)
     assert np.isnan(error).tolist() == [[False] * 3, [False, True, True], [False] * 3]
-    # A diagnostic that a learner leaves out of a batch is absent, and nobody has diverged by it.
+    # A diagnostic that a learner leaves out of a batch is absent, which is no divergence.
     assert np.isnan(run.curves.by_batch["number"][0]).tolist() == [False, True] * 4
 
 
-def test_a_state_that_is_taken_over_ends_a_divergence_but_not_its_mark(store: TaskStore) -> None:
-    """The lost points stay lost; what comes after them is measured again, also after another restart."""
+def test_a_copied_state_ends_a_divergence_but_not_its_mark(store: TaskStore) -> None:
+    """The values of the divergence stay NaN; later ones are measured again, also after another restart."""
     healthy = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.01}, SEEDS)
     healthy.advance(5)
-    learner, lost = recorded(store, boundaries=False)
+    learner, diverged = run_of_recorder(store, boundaries=False)
     learner.bad_at = (2, 1)
-    lost.advance(5)
-    assert lost.curves.diverged == [-1, 2, -1]
+    diverged.advance(5)
+    assert diverged.curves.diverged == [-1, 2, -1]
     run = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
-    run.load_with_new_options(healthy.state_dict(), lost.curves)
+    run.load_with_new_options(healthy.state_dict(), diverged.curves)
     run.mark({"hyper/alpha1": 0.02})
     run.advance(1)
     again = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
@@ -196,7 +196,7 @@ def test_a_state_that_is_taken_over_ends_a_divergence_but_not_its_mark(store: Ta
     assert again.curves.diverged == [-1, 2, -1]
     marks = again.curves.by_batch["hyper/alpha1"]
     assert np.isnan(marks[:, [0, 1, 2, 3, 4, 6, 7]]).all() and (marks[:, 5] == 0.02).all()
-    # From the copy on it is what the donor's learner with the other rate does.
+    # From the copy on it equals the parent's learner with the other rate.
     bare = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
     state = healthy.state_dict()
     bare.load_state_dict(state | {"learner": state["learner"] | {"window": []}}, healthy.curves)
@@ -205,7 +205,7 @@ def test_a_state_that_is_taken_over_ends_a_divergence_but_not_its_mark(store: Ta
     assert torch.equal(again.learner.phi, bare.learner.phi)  # type: ignore[attr-defined]
 
 
-def test_a_state_of_another_batch_is_not_taken_over(store: TaskStore) -> None:
+def test_a_state_at_another_position_is_refused(store: TaskStore) -> None:
     one, two = (protocol.assemble(store, "online", {}, SEEDS) for _ in range(2))
     one.advance(3)
     two.advance(4)
@@ -213,7 +213,7 @@ def test_a_state_of_another_batch_is_not_taken_over(store: TaskStore) -> None:
         two.load_with_new_options(one.state_dict(), two.curves)
 
 
-def test_boundaries_are_refused_where_there_are_none(store: TaskStore) -> None:
+def test_a_learner_that_needs_boundaries_is_refused_on_a_stream_without(store: TaskStore) -> None:
     learner = Recorder(store, SEEDS, boundaries=True)
 
     class Blurred(Sequential):
@@ -231,14 +231,14 @@ GPU = pytest.param(
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("name", learners.names())
 def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, device: str, tmp_path: Any) -> None:
-    """Stopped in the middle of a task, through a chunk file, in steps of another size."""
-    known = {field.name for field in dataclasses.fields(registry.learner_class(name).options_class)}
+    """Interrupted in the middle of a task, resumed from a chunk file, in steps of another size."""
+    options = {field.name for field in dataclasses.fields(registry.learner_class(name).options_class)}
     few = (
-        {"updates_per_task": 10} if "updates_per_task" in known else {}
+        {"updates_per_task": 10} if "updates_per_task" in options else {}
     )  # of FTML's 50 a task it would be half a minute
-    whole = protocol.assemble(store, name, few, SEEDS, device=device)
-    while not whole.finished:
-        whole.advance(3)
+    uninterrupted = protocol.assemble(store, name, few, SEEDS, device=device)
+    while not uninterrupted.finished:
+        uninterrupted.advance(3)
     first = protocol.assemble(store, name, few, SEEDS, device=device)
     first.advance(4)
     trial_files.write(tmp_path, trial_files.claim(tmp_path), first.state_dict(), first.curves, first.finished)
@@ -248,18 +248,22 @@ def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, devic
     second.load_state_dict(stored.state, stored.curves)
     while not second.finished:
         second.advance(1)
-    assert second.curves.by_batch.keys() == whole.curves.by_batch.keys()
-    for curve in whole.curves.by_batch:
-        assert np.array_equal(second.curves.by_batch[curve], whole.curves.by_batch[curve], equal_nan=True), curve
-    for column in whole.curves.evaluations:
-        assert np.array_equal(second.curves.evaluations[column], whole.curves.evaluations[column], equal_nan=True), (
-            column
+    assert second.curves.by_batch.keys() == uninterrupted.curves.by_batch.keys()
+    for curve in uninterrupted.curves.by_batch:
+        assert np.array_equal(second.curves.by_batch[curve], uninterrupted.curves.by_batch[curve], equal_nan=True), (
+            curve
         )
-    assert second.curves.chunks["gradient_evaluations"].sum() == whole.curves.chunks["gradient_evaluations"].sum()
+    for column in uninterrupted.curves.evaluations:
+        assert np.array_equal(
+            second.curves.evaluations[column], uninterrupted.curves.evaluations[column], equal_nan=True
+        ), column
+    assert (
+        second.curves.chunks["gradient_evaluations"].sum() == uninterrupted.curves.chunks["gradient_evaluations"].sum()
+    )
 
 
 def test_two_threads_on_a_busy_machine_give_the_same_bits_each_time(store: TaskStore) -> None:
-    """Threads that are held up add up in another order, where torch is not told to keep to one."""
+    """Delayed threads add up in another order unless torch is set to a fixed one."""
 
     def measured() -> dict[str, np.ndarray]:
         run = protocol.assemble(store, "moca", {}, SEEDS)
@@ -292,16 +296,16 @@ def test_gradient_evaluations_are_counted(store: TaskStore) -> None:
     assert foml.curves.chunks["gradient_evaluations"].tolist() == [75 + 80 + products]
 
 
-def test_tasks_held_back_are_for_pretraining_alone(store: TaskStore) -> None:
+def test_tasks_held_back_are_for_pretraining_only(store: TaskStore) -> None:
     schedule = HeldBack(Sequential(), 1)
     run = protocol.assemble(store, "moca", {"pretrain_tasks": 1, "pretrain_passes": 1}, [0, 1], schedule=schedule)
     assert run.total_batches == 5
-    shown: list[Any] = []
+    batches: list[Any] = []
     original = run.learner.pretrain
-    run.learner.pretrain = lambda batches: (shown.extend(batches), original(batches))  # type: ignore[method-assign]
+    run.learner.pretrain = lambda new: (batches.extend(new), original(new))  # type: ignore[method-assign]
     run.advance(2)
     run.advance(100)
-    ids = torch.cat([batch.ids for batch in shown], 1)
+    ids = torch.cat([batch.ids for batch in batches], 1)
     for row, seed in enumerate((0, 1)):
         assert np.array_equal(ids[row].numpy(), Stream(store, seed).read(0, 25).image_ids)
     assert metrics.held_out(run.curves).shape == (2, 2)
