@@ -26,7 +26,7 @@ TOKEN = Path("~/.foml/auth_token")
 
 
 def ship(out: Path, tree: Path = TREE) -> Path:
-    """Fill the folder `out`, and create a token if none exists. Returns the wheel.
+    """Fill the folder `out`, create a token if none exists, and return the path of the wheel.
 
     Raises:
         OrchestratorError: `tree` is not a working tree, or no wheel can be built from it.

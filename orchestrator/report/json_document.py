@@ -1,4 +1,7 @@
-"""The result of a sweep as one JSON document: `python -m orchestrator.sweep --json`. docs/sweeps.md lists its keys."""
+"""The result of a sweep as one JSON document: `python -m orchestrator.sweep --json`.
+
+docs/sweeps.md lists its keys.
+"""
 
 from __future__ import annotations
 

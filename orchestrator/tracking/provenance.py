@@ -146,6 +146,7 @@ def versions() -> str:
 
 
 def package_version(package: str) -> str:
+    """The installed version of a package, or "unknown"."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -329,7 +329,7 @@ def _as_artifact_error() -> Iterator[None]:
 
 
 def artifact(client: Any, run_id: str, path: str, folder: str) -> Path:
-    """Download an artifact of a run into a folder. Returns the path of the file.
+    """Download an artifact of a run into a folder, and return the path of the file.
 
     Raises:
         ArtifactError: The artifact is missing or out of reach.

@@ -58,7 +58,7 @@ SHARED_NAMES = {"Options"}
 DUPLICATES: set[str] = set()
 
 # Docstrings whose first paragraph is missing or is no single sentence; may only fall. A command's `main` is described by its module.
-UNFINISHED = {"learners": 0, "streams": 0, "orchestrator": 4}
+UNFINISHED = {"learners": 0, "streams": 0, "orchestrator": 0}
 
 
 def glossary() -> list[tuple[str, str]]:

@@ -228,7 +228,7 @@ def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path)
         os.kill(int(claim.read_text().split()[1]), signal.SIGKILL)
         out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors + out
-    assert errors.count(": its actor died, another goes on from its last chunk: ") == 1
+    assert errors.count(": its actor died, another resumes from its last chunk: ") == 1
     assert len(list(claim.parent.glob("attempt-*"))) >= 2
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
     _, _, expected = compute(folder_with(tmp_path / "bare", TINY))

@@ -214,7 +214,7 @@ def test_a_killed_member_resumes_in_its_generation(tmp_path: Path) -> None:
             os.kill(int(claim.read_text().split()[1]), signal.SIGKILL)
         _, errors = it.communicate(timeout=240)
         assert it.returncode == 0, errors
-    assert errors.count(": its actor died, another goes on from its last chunk: ") == 2 and "Traceback" not in errors
+    assert errors.count(": its actor died, another resumes from its last chunk: ") == 2 and "Traceback" not in errors
     assert_as_by_hand(folder)
     assert statuses(folder) == ["FINISHED"] * (1 + 3 + 6)
 

@@ -45,7 +45,7 @@ def test_a_trial_is_tried_again_as_often_as_retries_says_however_it_is_handed_ou
     done = run(folder, "sweep.yaml", "retries=1", "search={samples: 2, scheduler: {name: pbt, interval: 50}}")
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
-    assert done.stderr.count(": its actor died, another goes on from its last chunk: ") == 2
+    assert done.stderr.count(": its actor died, another resumes from its last chunk: ") == 2
     assert done.stdout.count("problem: of.own member ") == 2
     members = [path for path in (folder / "results/tiny").glob("*-*") if path.is_dir()]
     assert [len(list(path.glob("attempt-*"))) for path in members] == [3, 3]  # one in round 1, one more in it, one in 2
