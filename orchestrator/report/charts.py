@@ -143,19 +143,15 @@ class _Configurations:
     """The rows of a table with their colours, labels and curves."""
 
     def __init__(self, sweep: SweepRuns, rows: Sequence[ComparisonRow], curves: pd.DataFrame) -> None:
-        self._name, self._rows = sweep.name, rows
+        self._name, self._rows, self._runs = sweep.name, rows, [row.configuration for row in rows]
         self._objective = sweep.objective.replace("_", " ")
         relevant = curves[curves.metric.isin([*BY_TASK, ADAPTATION, TRANSFER, REGRET])]
         self._curves = dict(tuple(relevant.groupby(["configuration", "metric"])))
-        best_of = {row.configuration.learner: row.configuration.hash for row in reversed(rows)}
+        best = {runs.learner: runs.hash for runs in reversed(self._runs)}.values()
         all_in_colour = len(rows) <= ALL_IN_COLOUR
-        in_colour = [
-            index
-            for index, row in enumerate(rows)
-            if all_in_colour or best_of[row.configuration.learner] == row.configuration.hash
-        ]
+        in_colour = [index for index, runs in enumerate(self._runs) if all_in_colour or runs.hash in best]
         self._style = {index: style for style, index in enumerate(in_colour)}
-        same_seeds = len({row.configuration.planned for row in rows}) <= 1
+        same_seeds = len({runs.planned for runs in self._runs}) <= 1
         self._labels = [
             row.configuration.label
             + ("" if same_seeds else f", n={len(row.configuration.planned)}")
@@ -165,10 +161,7 @@ class _Configurations:
 
     def learning_curves(self) -> Chart:
         """The paper's Figure 3."""
-        panels = (
-            self._by_task("cumulative_error", "Cumulative error"),
-            self._by_task("validation_error", "Error on the last task learned"),
-        )
+        panels = self._by_task(None)
         return Chart("learning_curves", self._title(""), panels, "no task is finished yet")
 
     def adaptation(self) -> Chart | None:
@@ -183,12 +176,8 @@ class _Configurations:
         group = self._differing_in(option)
         if len(group) < 2:
             return None
-        panels = (
-            self._by_task("cumulative_error", "Cumulative error", group),
-            self._by_task("validation_error", "Error on the last task learned", group),
-            self._effect(option, {self._rows[group[0]].configuration.learner: group}, joined=True),
-        )
-        return Chart(f"ablation_{option}", self._title(f"{what}; "), panels)
+        effect = self._effect(option, {self._runs[group[0]].learner: group}, joined=True)
+        return Chart(f"ablation_{option}", self._title(f"{what}; "), (*self._by_task(group), effect))
 
     def transfer(self) -> Chart | None:
         """Forward transfer, and the regret of online learning against hindsight."""
@@ -218,22 +207,17 @@ class _Configurations:
     def effects(self) -> Chart | None:
         """One panel for each option that varies within a learner."""
         options: dict[str, dict[str, list[int]]] = {}
-        for learner in dict.fromkeys(row.configuration.learner for row in self._rows):
-            group = [
-                index
-                for index, row in enumerate(self._rows)
-                if row.configuration.learner == learner and row.objective.n
-            ]
+        for learner in dict.fromkeys(runs.learner for runs in self._runs):
+            rows = enumerate(self._rows)
+            group = [index for index, row in rows if row.configuration.learner == learner and row.objective.n]
             for option in self._varying(group):
                 options.setdefault(option, {})[learner] = group
-        order = sorted(
-            options, key=lambda option: (option not in _FIRST, _FIRST.index(option) if option in _FIRST else 0)
-        )
+        order = [*(option for option in _FIRST if option in options), *(each for each in options if each not in _FIRST)]
         panels = tuple(self._effect(option, options[option]) for option in order)
         return Chart("effects", f"{self._name}: effect of each option", panels) if panels else None
 
     def _title(self, what: str) -> str:
-        counts = {len(row.configuration.planned) for row in self._rows}
+        counts = {len(runs.planned) for runs in self._runs}
         if counts == {1}:
             seeds = "one seed each"
         else:
@@ -242,11 +226,23 @@ class _Configurations:
         hidden = f"; {len(self._rows)} configurations, the best of each learner in colour" if many else ""
         return f"{self._name}: {what}{seeds}{hidden}"
 
-    def _by_task(self, metric: str, title: str, group: Sequence[int] | None = None) -> Panel:
-        own_colours = group is not None and any(index not in self._style for index in group)
-        rows = range(len(self._rows)) if group is None else group
-        series = self._series(rows, lambda row: self._curve(row, metric), own_colours=own_colours)
-        return Panel(title, "tasks seen", "share misclassified", series, own_colours=own_colours)
+    def _by_task(self, ablation: Sequence[int] | None) -> tuple[Panel, ...]:
+        """The panels of the curves by task, of all configurations or of those of an ablation."""
+        own_colours = ablation is not None and any(index not in self._style for index in ablation)
+        group = range(len(self._rows)) if ablation is None else ablation
+        return tuple(
+            Panel(
+                title,
+                "tasks seen",
+                "share misclassified",
+                self._series(group, partial(self._curve, metric=metric), own_colours=own_colours),
+                own_colours=own_colours,
+            )
+            for metric, title in (
+                ("cumulative_error", "Cumulative error"),
+                ("validation_error", "Error on the last task learned"),
+            )
+        )
 
     def _series(
         self,
@@ -293,7 +289,7 @@ class _Configurations:
         """
         values: dict[str, list[Any]] = {}
         for index in group:
-            for key, value in self._rows[index].configuration.parameters.items():
+            for key, value in self._runs[index].parameters.items():
                 values.setdefault(key, []).append(value)
         return [
             key
@@ -309,16 +305,16 @@ class _Configurations:
         Of two groups of the same size, the one with the better configuration.
         """
         groups: dict[str, list[int]] = {}
-        for index, row in enumerate(self._rows):
-            if option in row.configuration.parameters:
-                others = {key: value for key, value in row.configuration.parameters.items() if key != option}
+        for index, runs in enumerate(self._runs):
+            if option in runs.parameters:
+                others = {key: value for key, value in runs.parameters.items() if key != option}
                 groups.setdefault(repr(sorted(others.items())), []).append(index)
         largest = max(groups.values(), key=len, default=[])
-        return sorted(largest, key=lambda index: _place(self._rows[index].configuration.parameters[option]))
+        return sorted(largest, key=lambda index: _place(self._runs[index].parameters[option]))
 
     def _effect(self, option: str, groups: dict[str, list[int]], joined: bool = False) -> Panel:
         """The objective against an option's value, one series for each learner; means are joined where values recur."""
-        values = [self._rows[index].configuration.parameters[option] for group in groups.values() for index in group]
+        values = [self._runs[index].parameters[option] for group in groups.values() for index in group]
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         distinct = sorted({repr(value): value for value in values}.values(), key=_place)
         places = {repr(value): float(value) if numeric else float(i) for i, value in enumerate(distinct)}

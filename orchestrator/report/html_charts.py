@@ -59,8 +59,8 @@ def plot(panel: Panel, y_limits: tuple[float, float], toggles: Toggles) -> Any:
     )
     axes.toolbar.logo = None
     grey = [series for series in panel.series if series.style is None and series.owner is not None]
-    lines = _grey_lines(axes, [series for series in grey if series.kind == "line"], toggles)
-    points = _grey_points(axes, [series for series in grey if series.kind == "points"], toggles)
+    lines = _grey(axes, [series for series in grey if series.kind == "line"], toggles)
+    points = _grey(axes, [series for series in grey if series.kind == "points"], toggles)
     shared = {id(series) for series in grey if series.kind != "both"}
     single = []
     for series in panel.series:
@@ -139,40 +139,22 @@ def _bars(line_color: str) -> Any:
     return Segment(x0="x", y0="low", x1="x", y1="high", line_color=line_color, line_alpha=0.5)
 
 
-def _grey_lines(axes: Any, group: Sequence[Series], toggles: Toggles) -> list[Any]:
-    from bokeh.models import MultiLine
-
-    columns = {
-        "x": [series.x.astype(float) for series in group],
-        "y": [series.y for series in group],
-        "label": [series.hint or series.label for series in group],
-    }
-    return _shared(axes, columns, [MultiLine(xs="x", ys="y", line_color=GREY)], group, toggles)
-
-
-def _grey_points(axes: Any, group: Sequence[Series], toggles: Toggles) -> list[Any]:
-    """Each of these series has one point."""
-    from bokeh.models import Scatter
-
-    columns: dict[str, Any] = {
-        name: [getattr(series, name)[0] for series in group] for name in ("x", "y", "low", "high")
-    }
-    columns["label"] = [series.hint or series.label for series in group]
-    scatter = Scatter(x="x", y="y", size=9, line_color=GREY, fill_color="white", line_width=2)
-    return _shared(axes, columns, [_bars(GREY), scatter], group, toggles)
-
-
-def _shared(
-    axes: Any, columns: dict[str, Any], glyphs: Sequence[Any], group: Sequence[Series], toggles: Toggles
-) -> list[Any]:
-    """The renderer with the values of several series in a list; an empty list without series."""
-    from bokeh.models import BooleanFilter, CDSView, ColumnDataSource
+def _grey(axes: Any, group: Sequence[Series], toggles: Toggles) -> list[Any]:
+    """Draw lines, or series of one point each, with shared glyphs. Returns the renderer with the values, if any."""
+    from bokeh.models import BooleanFilter, CDSView, ColumnDataSource, MultiLine, Scatter
 
     if not group:
         return []
+    columns: dict[str, Any] = {"label": [series.hint or series.label for series in group]}
+    if group[0].kind == "line":
+        columns |= {name: [getattr(series, name).astype(float) for series in group] for name in ("x", "y")}
+        glyphs: list[Any] = [MultiLine(xs="x", ys="y", line_color=GREY)]
+    else:
+        columns |= {name: [getattr(series, name)[0] for series in group] for name in ("x", "y", "low", "high")}
+        glyphs = [_bars(GREY), Scatter(x="x", y="y", size=9, line_color=GREY, fill_color="white", line_width=2)]
     visible = BooleanFilter(booleans=[True] * len(group))
-    view, source = CDSView(filter=visible), ColumnDataSource(columns)
     for index, series in enumerate(group):
         assert series.owner is not None
         toggles.filters.setdefault(series.owner, []).append((visible.id, index))
+    source, view = ColumnDataSource(columns), CDSView(filter=visible)
     return [axes.add_glyph(source, glyph, view=view) for glyph in glyphs][-1:]

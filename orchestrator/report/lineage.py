@@ -88,49 +88,35 @@ class Lineage:
         Returns:
             The stages; None if the population has no such member.
         """
-        keys = [key for key, member in self._members.items() if member["configuration"] == configuration]
-        if not keys:
-            return None
-        key, generations, stages = keys[0], self.content["rounds"], list[Ancestor]()
-        for number in range(len(generations), -1, -1):  # backwards: a copy leads to the parent's past
-            start = generations[number - 1]["at"] * self.content["batch_size"] if number else 0
-            stage = Ancestor(start, self._members[key]["label"], self._values(key, number))
-            if stages and (stages[0].member, stages[0].values) == (stage.member, stage.values):
-                stages[0] = stage
-            else:
-                stages.insert(0, stage)
-            if number and (copy := _copy(generations[number - 1], key)):
-                key = copy["donor"]
-        return stages
+        members = self._members
+        stages = {key: [Ancestor(0, member["label"], dict(member["values"]))] for key, member in members.items()}
+        for generation in self.content["rounds"]:
+            start = generation["at"] * self.content["batch_size"]
+            stages |= {  # of the parents' stages before any copy of this generation
+                copy["member"]: [
+                    *stages[copy["donor"]],
+                    Ancestor(start, members[copy["member"]]["label"], dict(copy["after"])),
+                ]
+                for copy in generation["copies"]
+            }
+        return next((stages[key] for key, each in members.items() if each["configuration"] == configuration), None)
 
     def histories(self, batches: Mapping[str, int]) -> list[MemberHistory]:
         """The history of each member; `batches`: configuration's hash → batches seen, where that is known."""
         generations, histories = self.content["rounds"], []
         for key, member in self._members.items():
-            starts, values, parents = [0], [dict(member["values"])], [""]
-            for generation in generations:
-                if copy := _copy(generation, key):
-                    starts.append(generation["at"])
-                    values.append(dict(copy["after"]))
-                    parents.append(self._members[copy["donor"]]["label"])
-            label, configuration = member["label"], member["configuration"]
+            copies = [(each["at"], copy) for each in generations for copy in each["copies"] if copy["member"] == key]
+            starts = (0, *(at for at, _ in copies))
+            values = (dict(member["values"]), *(dict(copy["after"]) for _, copy in copies))
+            parents = ("", *(self._members[copy["donor"]]["label"] for _, copy in copies))
             last = generations[-1]["at"] if generations else 0
-            stop = max(batches.get(configuration, last), starts[-1])
-            history = MemberHistory(label, configuration, tuple(starts), tuple(values), tuple(parents), stop)
-            histories.append(history)
+            stop = max(batches.get(member["configuration"], last), starts[-1])
+            histories.append(MemberHistory(member["label"], member["configuration"], starts, values, parents, stop))
         return histories
 
     @property
     def _members(self) -> dict[str, Any]:
         return {member["key"]: member for member in self.content["members"]}
-
-    def _values(self, key: str, generations: int) -> dict[str, Any]:
-        """A member's values after this number of generations."""
-        values = self._members[key]["values"]
-        for generation in self.content["rounds"][:generations]:
-            if copy := _copy(generation, key):
-                values = copy["after"]
-        return dict(values)
 
 
 def read(sweep: SweepRuns) -> list[Lineage]:
@@ -170,10 +156,6 @@ def explanation(lineages: Sequence[Lineage], configuration: ConfigurationRuns) -
 
 def _assignments(stage: Ancestor) -> str:
     return " ".join(f"{name}={_value(value)}" for name, value in sorted(stage.values.items()))
-
-
-def _copy(generation: Mapping[str, Any], key: str) -> Any:
-    return next((copy for copy in generation["copies"] if copy["member"] == key), None)
 
 
 def _error(value: float | None) -> str:
