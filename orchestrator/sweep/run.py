@@ -18,7 +18,7 @@ from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk
 from orchestrator.execution.context import SweepContext
 from orchestrator.execution.outcome import Outcome
 from orchestrator.execution.ray_health import output_to
-from orchestrator.execution.ray_session import check_resources, local_gpus, prepare_environment, ray_running
+from orchestrator.execution.ray_session import Cluster, check_resources, local_gpus, prepare_environment, ray_running
 from orchestrator.plan import fate
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.fate import Ending
@@ -64,13 +64,8 @@ def execute(
                             # Ray is imported after `prepare_environment`, and only where trials are left.
                             from orchestrator.execution.run_trials import run_trials
 
-                            on_loss = partial(_end_without_ray, context, on_ray_lost)
-                            with output_to(journal.root / RAY_LOG), ray_running(local, on_loss) as cluster:
-                                check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
-                                progress = _progress(context, cluster.slots(sweep))
-                                on_screen = partial(_show_earlier_objectives, context, progress)
-                                with output.showing(progress, context.metric, on_screen):
-                                    run_trials(context, queue, cluster, progress)
+                            with _ray(context, local, on_ray_lost) as (cluster, progress):
+                                run_trials(context, queue, cluster, progress)
                         _note_budget(outcome, ledger)
                         if not stop_request.requested.is_set():
                             await_server(sweep.document.tracking.uri, output.say)
@@ -166,6 +161,19 @@ def _open_trials(context: SweepContext, ledger: Ledger) -> TrialQueue | None:
         say(f"{_headline(context)}; budget reached, none is started")
         return None
     return TrialQueue(sweep, journal, outcome.ended, total, ledger)
+
+
+@contextmanager
+def _ray(
+    context: SweepContext, local: bool, on_ray_lost: Callable[[SweepResult], None] | None
+) -> Iterator[tuple[Cluster, Progress]]:
+    """Ray and the progress that the user sees; if Ray dies inside this block, the command ends."""
+    root, sweep, output = context.journal.root, context.sweep, context.output
+    with output_to(root / RAY_LOG), ray_running(local, partial(_end_without_ray, context, on_ray_lost)) as cluster:
+        check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
+        progress = _progress(context, cluster.slots(sweep))
+        with output.showing(progress, context.metric, partial(_show_earlier_objectives, context, progress)):
+            yield cluster, progress
 
 
 def _headline(context: SweepContext) -> str:
