@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -56,15 +57,13 @@ def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     Only for a command that starts no Ray, and opens no database or one with an absolute path: MLflow caches connections
     by URI.
     """
-    out, errors, argv = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["sweep.py", "--local", *words]
-    with chdir(folder), redirect_stdout(out), redirect_stderr(errors):
+    out, errors, argv = io.StringIO(), io.StringIO(), [__main__.__file__, *command(*words)[3:]]
+    patches = patch.object(sys, "argv", argv), patch.object(sys, "orig_argv", command(*words))
+    with chdir(folder), redirect_stdout(out), redirect_stderr(errors), patches[0], patches[1]:
         try:
             code = __main__.main()
         except SystemExit as ended:  # a usage error
             code = int(ended.code or 0)
-        finally:
-            sys.argv = argv
     return subprocess.CompletedProcess(command(*words), code, out.getvalue(), errors.getvalue())
 
 
