@@ -47,13 +47,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="foml-overhead-") as folder:
         os.chdir(folder)
         bare = _bare(learners, cores)
-        total, trials, lefts = _sweep(learners)
+        total, trials, estimates = _sweep(learners)
     print(f"{len(learners)} configurations of FOML, K = {arguments.K}, {len(SEEDS)} seeds, on {cores} cores")
     print(f"bare script: {bare:.1f} s; sweep: {total:.1f} s, {total / bare - 1:+.1%} (goal: at most +5 %)")
     print(f"  of which its trials, from the first's start to the last's end: {trials:.1f} s, {trials / bare - 1:+.1%}")
     print("\n| of the time | estimated time left | actual | |\n|---|---|---|---|")
     for way in WAYS:
-        estimated, was = _at(way, lefts)
+        estimated, was = _at(way, estimates)
         print(f"| {way:.0%} | {estimated:.1f} s | {was:.1f} s | {estimated / was - 1:+.0%} |")
 
 
@@ -96,14 +96,14 @@ def _sweep(options: list[dict[str, Any]]) -> tuple[float, float, list[tuple[floa
     command = [sys.executable, "-m", "benchmarks.sweep_overhead_eta", "--local", "sweep.yaml"]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     total = time.monotonic() - began
-    lefts = [tuple(map(float, line.split())) for line in Path("etas").read_text().splitlines()]
-    return total, lefts[-1][0], [(at, left) for at, left in lefts]
+    estimates = [tuple(map(float, line.split())) for line in Path("etas").read_text().splitlines()]
+    return total, estimates[-1][0], [(at, seconds) for at, seconds in estimates]
 
 
-def _at(way: float, lefts: list[tuple[float, float]]) -> tuple[float, float]:
+def _at(way: float, estimates: list[tuple[float, float]]) -> tuple[float, float]:
     """The estimate after the share `way` of the time, and the actual time left then."""
-    end = lefts[-1][0]
-    at, estimated = next((at, left) for at, left in lefts if at >= way * end)
+    end = estimates[-1][0]
+    at, estimated = next((at, seconds) for at, seconds in estimates if at >= way * end)
     return estimated, end - at
 
 

@@ -20,10 +20,10 @@ class RecordedProgress(Progress):
         self._note()
 
     def _note(self) -> None:
-        left = self.seconds_left()
-        if left is not None:
+        seconds = self.seconds_left()
+        if seconds is not None:
             with Path("etas").open("a") as file:
-                file.write(f"{self.seconds} {left}\n")
+                file.write(f"{self.seconds} {seconds}\n")
 
 
 if __name__ == "__main__":

@@ -110,13 +110,13 @@ class ICaRL(Learner):
         return {**diagnostics, "distilled": absent.sum(1).to(diagnostics["loss"].dtype) / self.known.sum(1)}
 
     def _loss(self, batch: Batch) -> Loss:
-        known, absent = self.known.unsqueeze(1), (self.known & ~self.current).unsqueeze(1)
+        seen, absent = self.known.unsqueeze(1), (self.known & ~self.current).unsqueeze(1)
         labels = F.one_hot(batch.y, self.setting.classes).to(batch.x.dtype)
         targets = self.teacher.predict(batch.x).sigmoid().where(absent, labels) if absent.any() else labels
 
         def loss(logits: Tensor) -> Tensor:
             losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-            return losses.where(known, 0).sum(-1).mean(1)
+            return losses.where(seen, 0).sum(-1).mean(1)
 
         return loss
 

@@ -81,6 +81,6 @@ class ImageTable:
         count, _, height, width = pixels.shape
         ink = torch.nn.functional.pad(pixels.reshape(count, height * width), (0, 1))
         index = source_index[geometry[view]].reshape(count, -1)
-        drawn = ink.gather(1, index).reshape(count, 1, height * width, 4).mean(-1)
+        shade = ink.gather(1, index).reshape(count, 1, height * width, 4).mean(-1)
         colour = background[view].unsqueeze(-1)
-        return drawn + (1 - drawn) * colour
+        return shade + (1 - shade) * colour

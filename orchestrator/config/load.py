@@ -116,20 +116,20 @@ def _scheduler(entry: Any, faults: Faults) -> Scheduler | None:
     return _named_options({"name": entry} if isinstance(entry, str) else entry, SCHEDULERS, faults)
 
 
-def _named_options(entry: Mapping[str, Any], known: Mapping[str, type[T]], faults: Faults) -> T | None:
+def _named_options(entry: Mapping[str, Any], choices: Mapping[str, type[T]], faults: Faults) -> T | None:
     """The options of the dataclass that `name` selects; None, and a fault, if the name or an option is wrong."""
     options = dict(entry)
-    kind = _named(options.pop("name", None), known, faults)
+    kind = _named(options.pop("name", None), choices, faults)
     return None if kind is None else from_options(kind, options, faults, ["name"])
 
 
-def _named(name: Any, known: Mapping[str, T], faults: Faults) -> T | None:
+def _named(name: Any, choices: Mapping[str, T], faults: Faults) -> T | None:
     if name is None:
-        faults.add("name", "must be given", remedy=f"one of {', '.join(sorted(known))}")
-    elif not isinstance(name, str) or name not in known:
-        unknown_name("name", name, known, faults)
+        faults.add("name", "must be given", remedy=f"one of {', '.join(sorted(choices))}")
+    elif not isinstance(name, str) or name not in choices:
+        unknown_name("name", name, choices, faults)
     else:
-        return known[name]
+        return choices[name]
     return None
 
 

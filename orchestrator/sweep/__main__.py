@@ -69,8 +69,8 @@ def _run_on_cluster(options: Namespace, output: Output) -> int:
         file, overrides = options.file, options.overrides
         result = jobs.submit(options.cluster, file, overrides, options.rerun, options.detach, output)
     if output.as_json:
-        own = SweepDocument(result.name, result.exit_code, problems=result.problems, resume=result.resume)
-        print(own.to_json() if result.document is None else result.document)
+        document = SweepDocument(result.name, result.exit_code, problems=result.problems, resume=result.resume)
+        print(document.to_json() if result.document is None else result.document)
     elif result.text:
         print(result.text)
     return result.exit_code

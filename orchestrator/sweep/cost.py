@@ -37,7 +37,7 @@ class Cost:
         seconds: Seconds of learning on this machine's CPU.
         gradient_evaluations_per_datapoint: Gradient evaluations of a replicate, divided by its datapoints.
         disk_bytes: Bytes that it leaves on disk.
-        kept: Checkpoints besides the last one, which are among these bytes.
+        checkpoints: The number of checkpoints besides the last one, which are among these bytes.
         learner_bytes: Bytes of each checkpoint.
         problem: Why the cost cannot be measured, or empty; all but `batches` is 0 then.
     """
@@ -46,7 +46,7 @@ class Cost:
     seconds: float
     gradient_evaluations_per_datapoint: float
     disk_bytes: int
-    kept: int
+    checkpoints: int
     learner_bytes: int
     problem: str = ""
 
@@ -227,6 +227,6 @@ def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:
 def _disk_bytes(run: online.OnlineProtocol) -> int:
     """The bytes of two chunk files at the end of the stream: the present state, and curves of all batches."""
     with tempfile.TemporaryDirectory() as folder:
-        whole = trial_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
+        present = trial_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
     curves = sum(array.nbytes for array in run.curves.by_batch.values())
-    return trial_files.KEPT * (whole + round(curves * (run.total_batches / run.batches - 1)))
+    return trial_files.KEPT * (present + round(curves * (run.total_batches / run.batches - 1)))

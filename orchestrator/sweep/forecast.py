@@ -156,7 +156,8 @@ class Forecast:
     def checkpoints(self) -> tuple[int, int]:
         """The number of checkpoints besides the last of each trial, and the bytes of the largest."""
         rows = [row for row in self.rows if row.to_run]
-        return sum(row.cost.kept * row.count for row in rows), max((row.cost.learner_bytes for row in rows), default=0)
+        count = sum(row.cost.checkpoints * row.count for row in rows)
+        return count, max((row.cost.learner_bytes for row in rows), default=0)
 
     @property
     def line(self) -> str:
@@ -184,10 +185,10 @@ class Forecast:
             "learner actors",
             f"cost: about {self.ledger.rates.text(self.seconds)} ({as_here}; learning alone)",
         ]
-        kept, each = self.checkpoints
-        if kept:
+        count, each = self.checkpoints
+        if count:
             lines.append(
-                f"checkpoints: {kept} are kept besides the last of each trial, of at most {size(each)}; "
+                f"checkpoints: {count} are kept besides the last of each trial, of at most {size(each)}; "
                 "they are in the figure above, and once more in MLflow"
             )
         if self.ledger.has_budget:
@@ -199,7 +200,7 @@ class Forecast:
     @property
     def json(self) -> str:
         """The document of `--plan --json`."""
-        kept, each = self.checkpoints
+        count, each = self.checkpoints
         content = {
             "format": FORMAT,
             "sweep": self.sweep.name,
@@ -215,8 +216,8 @@ class Forecast:
             "seconds_at_once": self.seconds_at_once,
             "disk_bytes": self.disk,
             "memory_bytes": self.memory,
-            "checkpoints": kept,
-            "checkpoint_bytes": each if kept else 0,
+            "checkpoints": count,
+            "checkpoint_bytes": each if count else 0,
             **self._costs(),
             "not_on_this_machine": list(self.beyond),
             "problems": list(self.problems),

@@ -54,10 +54,10 @@ def beside(path: Path, step: int | None) -> Path:
     return files[step]
 
 
-def _check_kept(step: int, kept: Mapping[int | None, Path] | set[int | None], last: int | None) -> None:
-    if step in kept:
+def _check_kept(step: int, checkpoints: Mapping[int | None, Path] | set[int | None], last: int | None) -> None:
+    if step in checkpoints:
         return
-    steps = sorted(each for each in kept if each is not LAST)
+    steps = sorted(each for each in checkpoints if each is not LAST)
     names: Sequence[str] = [*map(str, steps), *([] if last is None else [f"{last} (the last)"])]
     rule = f"must be a checkpoint that was kept: {', '.join(names) or 'only the last, which needs no --step'}"
     remedy = "" if steps else "a sweep with keep_checkpoints: all keeps one of every task"
