@@ -26,7 +26,7 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     if argv is None:
         argv = sys.argv[1:]
         sys.path.insert(0, os.getcwd())  # as `python -m` does: modules of the user's own learners are found there

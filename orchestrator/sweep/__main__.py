@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.sweep") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     options = arguments.read(argv, prog)
     output = Output(options.quiet, options.json)
     show = partial(_show, output=output, out=sys.stdout)
