@@ -1,4 +1,4 @@
-"""What all tests share: one thread for torch, so that several tests may run at once and sums keep their order."""
+"""Common settings of all tests: torch uses one thread, so that tests may run in parallel and sums keep their order."""
 
 import os
 import signal
@@ -17,18 +17,18 @@ LONGEST = (
     "test_examples.py",
     "test_write.py",
 )
-"""Files of tests that take longest: they come first, so that of two files at a time none is left over at the end."""
+"""The slowest test files: they run first, so that two processes end at about the same time."""
 
-# Threads that wait for each other do so asleep, in the commands that tests start as well: with more of them than free
-# processors, as when two tests run at once, those that wait awake stop those that compute (10 to 100 times as slow).
+# Waiting threads sleep, also in the commands that tests start: with more threads than free processors, as when two tests
+# run in parallel, busy waiting stops the threads that compute (10 to 100 times as slow).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Ray's workers would give way to everything else (niceness 15): a sweep would stand still beside a test that computes.
+# Ray's workers have niceness 15 by default: a sweep would hardly advance beside a test that computes.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Whatever the test before has left."""
+    """Set torch to one thread, independent of the previous test."""
     try:
         import torch
     except ImportError:  # the tests of streams run without it
@@ -38,8 +38,11 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _signals() -> None:
-    """As a command has them that is started from a terminal: a Ray that a test started leaves handlers behind, and whoever
-    started the tests may have had hang-ups ignored, which all commands would inherit."""
+    """Reset the signal handlers to those of a command in a terminal.
+
+    A Ray that a test started leaves handlers behind, and the process that started the tests may ignore SIGHUP, which all
+    commands would inherit.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
