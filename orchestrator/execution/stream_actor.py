@@ -13,6 +13,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.errors import ConfigError, OrchestratorError, fault
+from orchestrator.execution.nodes import joined as joined_nodes
 from orchestrator.protocol.source import StackedDatapoints, StoreSource, StreamShape
 from orchestrator.storage.mirror import Mirror
 from orchestrator.storage.remote_folder import has_file
@@ -261,4 +262,4 @@ class StreamActors:
 
 def _nodes() -> dict[str, str]:
     """Id → address of every node that is alive."""
-    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    return {node.id: node.address for node in joined_nodes()}
