@@ -35,14 +35,11 @@ def main() -> int:
     api.load_sweep = marked(api.load_sweep, "the configuration is checked (imports torch)")
     run.open_store = marked(run.open_store, "the store is open")
     database.prepare = marked(database.prepare, "MLflow has its database (imports mlflow)")
-    find_cluster = ray_session._cluster
+    ray_session._cluster = marked(ray_session._cluster, "Ray is up")
+    start = run._ray
 
-    def cluster(local: bool) -> ray_session.Cluster:
-        result = find_cluster(local)
-        mark("Ray is up")
+    def session(*args: Any) -> Any:
         from ray import tune
-
-        from orchestrator.execution import run_trials  # noqa: F401
 
         mark("Tune and the actors' code are imported")
         fit = tune.Tuner.fit
@@ -52,9 +49,9 @@ def main() -> int:
             return fit(tuner)
 
         tune.Tuner.fit = fitted
-        return result
+        return start(*args)
 
-    ray_session._cluster = cluster
+    run._ray = session
     return __main__.main(sys.argv[1:])
 
 
