@@ -144,11 +144,10 @@ class Screen:
     def _counts(self, trials: Sequence[TrialState]) -> Text:
         counts = {state: sum(trial.state is state for trial in trials) for state in State}
         counts[State.WAITING] += self._progress.size - len(trials)  # trials that are not sampled yet
-        parts = [Text(f"{self._progress.size} trials: ")]
-        for index, (state, count) in enumerate(counts.items()):
-            parts.append(Text("" if index == 0 else ", "))
-            parts.append(Text(f"{count} {state}", style=_COLOURS.get(state, "") if count else "dim"))
-        return _cut(Text.assemble(*parts))
+        texts = [
+            Text(f"{count} {state}", _COLOURS.get(state, "") if count else "dim") for state, count in counts.items()
+        ]
+        return _cut(Text.assemble(f"{self._progress.size} trials: ", Text(", ").join(texts)))
 
     def _total(self, trials: Sequence[TrialState], width: int) -> RenderableType:
         is_open = (State.WAITING, State.RUNNING)

@@ -18,7 +18,7 @@ from orchestrator.protocol.metrics import Interval
 from orchestrator.tracking.points import ADAPTATION, BY_TASK, REGRET, TRANSFER
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns
 
-_DISTILLED = "distilled"
+_DISTILLED, _TEST_ERROR = "distilled", "test_error"
 NO_INTERVAL = Interval(math.nan, None, None, 0)
 
 
@@ -118,29 +118,22 @@ class ComparisonRow:
         return ", ".join(notes)
 
 
-def compare(
-    sweep: SweepRuns, curves: pd.DataFrame, thresholds: Sequence[float] = (), test_errors: pd.DataFrame | None = None
-) -> list[ComparisonRow]:
+def compare(sweep: SweepRuns, curves: pd.DataFrame, thresholds: Sequence[float] = ()) -> list[ComparisonRow]:
     """One row for each configuration: usable ones first, by objective, each with its difference to the first row.
 
     Configurations that were removed from the sweep are last.
 
     Args:
         sweep: The sweep's runs.
-        curves: The points of its curves.
+        curves: The points of its curves; those of `test_error`, if any, do not affect the order.
         thresholds: The errors for which `points_to` is computed.
-        test_errors: Points of `test_error`, shown beside the objective; they do not affect the order.
     """
-    relevant = curves[curves.metric.isin([*BY_TASK, ADAPTATION, TRANSFER, REGRET, _DISTILLED, sweep.objective])]
-    groups = dict(tuple(relevant.groupby("configuration")))
-    tested = {} if test_errors is None else dict(tuple(test_errors.groupby("configuration")))
-    rows = []
-    for configuration in sweep.configurations:
-        row = _row(configuration, sweep.objective, groups.get(configuration.hash, curves[:0]), thresholds)
-        if test_errors is not None:
-            means = tested.get(configuration.hash, test_errors[:0]).groupby("seed").value.mean()
-            row = replace(row, test_error=metrics.interval(means[~means.index.isin(list(row.excluded))].to_numpy()))
-        rows.append(row)
+    names = [*BY_TASK, ADAPTATION, TRANSFER, REGRET, _DISTILLED, _TEST_ERROR, sweep.objective]
+    groups = dict(tuple(curves[curves.metric.isin(names)].groupby("configuration")))
+    rows = [
+        _row(configuration, sweep.objective, groups.get(configuration.hash, curves[:0]), thresholds)
+        for configuration in sweep.configurations
+    ]
     sign = -1 if sweep.mode == "max" else 1
     rows.sort(
         key=lambda row: (row.configuration.removed, not row.usable, row.objective.n == 0, sign * row.objective.mean)
@@ -218,6 +211,7 @@ def _row(
         excluded,
         values,
         {error: _points_to(error, within) for error in thresholds},
+        test_error=over_seeds(errors) if (errors := by_seed(_TEST_ERROR, "mean")) else None,
         forward_transfer=over_seeds(transfer) if (transfer := by_seed(TRANSFER, "mean")) else None,
         regret=over_seeds(regret) if (regret := by_seed(REGRET, "last")) else None,
         distilled=float(distilled.mean()) if len(distilled) else None,

@@ -84,10 +84,9 @@ def write_report(
     """
     sweep = reader.find_sweep(name, uri, experiment)
     curves = with_regret(sweep, with_adaptation(sweep, reader.curves_of(sweep)))
-    test_errors = _test_errors(sweep) if test else None
-    rows = comparison.compare(sweep, curves, thresholds, test_errors)
-    if test_errors is not None:
-        curves = pd.concat([curves, test_errors], ignore_index=True)
+    if test:
+        curves = pd.concat([curves, _test_errors(sweep)], ignore_index=True)
+    rows = comparison.compare(sweep, curves, thresholds)
     summary = comparison.summary(sweep, rows)
     lineages = lineage.read(sweep)
     try:

@@ -148,7 +148,7 @@ def test_test_errors_are_shown_and_do_not_affect_the_order():
             for t, x in ((0, 0.1), (1, 0.3))
         ]
     )
-    a, b = compare(sweep_of(*map(configuration, errors)), curves(errors), (), tested)
+    a, b = compare(sweep_of(*map(configuration, errors)), pd.concat([curves(errors), tested]))
     assert a.configuration.label == "a" and a.test_error.mean == pytest.approx(0.9)
     assert b.test_error.mean == pytest.approx(0.2) and b.test_error.n == 3
     assert compare(sweep_of(configuration("a")), curves(errors))[0].test_error is None
