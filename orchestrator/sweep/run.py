@@ -34,7 +34,7 @@ from orchestrator.storage.mirror import open_folder
 from orchestrator.sweep.result import SweepResult, report_on, resumable, resume_command
 from orchestrator.system.processes import kill_descendants
 from orchestrator.system.signals import StopRequest
-from orchestrator.tracking import provenance, runs
+from orchestrator.tracking import ownership, provenance
 from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.database import await_server, first_line
 from streams.store.task_store import TaskStore
@@ -81,7 +81,7 @@ def _checked(sweep: Sweep, local: bool, output: Output) -> tuple[Journal, TaskSt
     root, mirror = open_folder(sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
     tracking.prepare(sweep.document.tracking.uri)
-    runs.check_tracked(sweep.document.tracking.uri, sweep.experiment, journal.plan)
+    ownership.check_tracked(sweep.document.tracking.uri, sweep.experiment, journal.plan)
     return journal, store
 
 

@@ -1,4 +1,4 @@
-"""Whether a run in MLflow belongs to the sweep that has its name."""
+"""The run of a sweep in MLflow, found by name, and whether it belongs to the sweep of that name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.identity import differences, fields
+from orchestrator.plan.plan import Plan
+from orchestrator.tracking.batches import search
+from orchestrator.tracking.database import connect, experiment_id, in_one_line
+from orchestrator.tracking.names import sweep_key
 from streams.store.canonical_json import canonical, digest
 
 HASH, IDENTITY = "foml.identity", "foml.identity_json"
@@ -34,3 +38,37 @@ def check_tags(where: str, earlier: Mapping[str, str], sweep: Mapping[str, Any])
     with suppress(ValueError):  # cut, because it was too long for a tag
         faults = differences(where, json.loads(earlier.get(IDENTITY, "")), sweep, remedy)
     raise ConfigError(*faults or [fault(where, "", "another sweep has this name", sweep["name"], remedy)])
+
+
+def check_tracked(uri: str, experiment: str, plan: Plan) -> None:
+    """Check that the run of this name, if any, belongs to this sweep; nothing is created.
+
+    Raises:
+        ConfigError: it belongs to another sweep; one line for each difference.
+        TrackingError: MLflow cannot be reached.
+    """
+    client = connect(uri)
+    with in_one_line(uri):
+        existing = client.get_experiment_by_name(experiment)
+        run = None if existing is None else sweep_run(client, existing.experiment_id, plan.name)
+    if run is not None:
+        check_tags(f"{uri}, experiment {experiment}", run.data.tags, plan.resolved)
+
+
+def sweep_run(client: Any, experiment: str, name: str) -> Any:
+    """The run of the sweep of this name in an experiment, or None."""
+    key, sweeps = sweep_key(name), search(client, [experiment], "tags.`foml.kind` = 'sweep'")
+    return next((run for run in sweeps if run.data.tags.get("foml.run_key") == key), None)
+
+
+def forget(uri: str, experiment: str, name: str) -> None:
+    """Delete all runs of a sweep, so that the next sweep of this name starts from nothing; MLflow can restore them.
+
+    Raises:
+        TrackingError: MLflow cannot be reached.
+    """
+    client = connect(uri)
+    key = sweep_key(name)
+    for run in search(client, [experiment_id(client, uri, experiment)], ""):
+        if f"{run.data.tags.get('foml.run_key', '')}/".startswith(f"{key}/"):
+            client.delete_run(run.info.run_id)

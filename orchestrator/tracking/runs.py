@@ -5,30 +5,20 @@ The tag `foml.run_key` of a run identifies its content and not its machine: a re
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.plan import RESULTS_VERSION, Configuration, Plan, Trial
 from orchestrator.tracking import ownership, tables
-from orchestrator.tracking.database import connect, experiment_id, in_one_line
+from orchestrator.tracking.batches import RunBatches, cut, search
 from orchestrator.tracking.names import listed, parameters, sweep_key
-from orchestrator.tracking.points import Point
 from streams.store.canonical_json import digest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ENTITIES_PER_CALL = 1_000
-"""MLflow's limit for points, parameters and tags together."""
-ENTRIES_PER_CALL = 100
-"""MLflow's limit for parameters, and for tags."""
-RUNS_PER_CALL = 1_000
-TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
 PARENT = "mlflow.parentRunId"
 CONFIGURATION_FILE = "configuration.json"
 OF_THE_SWEEP = ("foml.hostname", "foml.platform")
@@ -54,34 +44,28 @@ class OpenRun:
     has: set[tuple[str, int]] = field(default_factory=set)
 
 
-@dataclass
-class _Unsent:
-    """What is still to be written to one run."""
-
-    params: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    points: list[Point] = field(default_factory=list)
-
-
-class RunTree:
-    """The runs of one sweep in one experiment, which are created unless they exist.
-
-    Points, parameters and tags are collected and written together, by `flush` or before a run's status is set: a call
-    costs as much as eighty points. Not thread-safe.
-    """
+class RunTree(RunBatches):
+    """The runs of one sweep in one experiment, which are created unless they exist."""
 
     def __init__(
         self, client: Any, experiment: str, plan: Plan, provenance: Mapping[str, str], started_ms: int
     ) -> None:
-        self._client, self._experiment, self._plan = client, experiment, plan
-        self._unsent: defaultdict[str, _Unsent] = defaultdict(_Unsent)
+        super().__init__(client)
+        self._experiment, self._plan, self._key = experiment, plan, sweep_key(plan.name)
         self._cached: tuple[str, dict[str, Any]] | None = None  # a configuration's hash and its runs, until `flush`
-        self._untouched: set[str] = set()  # runs that this process created and that have no point yet
-        self._running: set[str] = set()
         self._configurations: dict[str, str] = {}
         self.parent_id = self._parent(provenance, started_ms)
         self._provenance = {key: value for key, value in provenance.items() if key not in OF_THE_SWEEP}
         self._mark_removed()
+
+    def flush(self) -> None:
+        super().flush()
+        self._cached = None
+
+    def discard(self) -> None:
+        super().discard()
+        self._configurations.clear()
+        self._cached = None
 
     def _mark_removed(self) -> None:
         """Mark the configurations that the plan does not contain.
@@ -97,20 +81,16 @@ class RunTree:
         self.flush()
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
-        run = sweep_run(self._client, self._experiment, self._plan.name)
+        name, identity = self._plan.name, ownership.tags(self._plan.resolved)
+        run = ownership.sweep_run(self._client, self._experiment, name)
         if run is None:
-            key = sweep_key(self._plan.name)
-            tags = {"foml.kind": "sweep", "foml.sweep": self._plan.name, "foml.run_key": key}
-            tags |= ownership.tags(self._plan.resolved)
-            run = self._client.create_run(
-                self._experiment, start_time=started_ms, run_name=self._plan.name, tags=_cut(tags)
-            )
+            tags = cut({"foml.kind": "sweep", "foml.sweep": name, "foml.run_key": self._key, **identity})
+            run = self._client.create_run(self._experiment, start_time=started_ms, run_name=name, tags=tags)
         ownership.check_tags("tracking", run.data.tags, self._plan.resolved)
         run_id = str(run.info.run_id)
         self.set_status(run_id, "RUNNING")
         objective = self._plan.resolved["objective"]
-        tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"]}
-        tags |= ownership.tags(self._plan.resolved)
+        tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"], **identity}
         self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": digest(self._plan.resolved, 12)})
         self.flush()
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
@@ -118,7 +98,7 @@ class RunTree:
 
     def _below(self, condition: str) -> Iterator[Any]:
         """The runs below the sweep's own for which the condition holds."""
-        prefix = sweep_key(self._plan.name) + "/"
+        prefix = f"{self._key}/"
         runs = search(self._client, [self._experiment], condition)
         return (run for run in runs if run.data.tags.get("foml.run_key", "").startswith(prefix))
 
@@ -138,7 +118,7 @@ class RunTree:
 
     def _seed_key(self, trial: Trial, seed: int) -> str:
         """The run key of a seed, which includes its stack: the same seed in another stack is another computation."""
-        return f"{sweep_key(self._plan.name)}/{trial.key}/{seed}"
+        return f"{self._key}/{trial.key}/{seed}"
 
     def configuration(self, configuration: Configuration) -> str:
         """The id of a configuration's run.
@@ -149,7 +129,7 @@ class RunTree:
         """
         if configuration.hash in self._configurations:
             return self._configurations[configuration.hash]
-        key = f"{sweep_key(self._plan.name)}/{configuration.hash}"
+        key = f"{self._key}/{configuration.hash}"
         seeds = self._seeds(configuration)
         runs = self._of_configuration(configuration)
         run = runs.pop(key, None)
@@ -158,7 +138,7 @@ class RunTree:
             run = None
         if run is None:
             tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id, "foml.seeds": seeds}
-            tags |= _cut(self._provenance)
+            tags |= cut(self._provenance)
             run_id = str(self._client.create_run(self._experiment, run_name=configuration.label, tags=tags).info.run_id)
             self._untouched.add(run_id)
             self._running.add(run_id)
@@ -199,7 +179,7 @@ class RunTree:
             run = runs.get(key)
             if run is None:
                 tags = self._tags("seed", key, trial.configuration) | {PARENT: parent, "foml.seed": str(seed)}
-                tags |= _cut(self._provenance)
+                tags |= cut(self._provenance)
                 run = self._client.create_run(
                     self._experiment, start_time=started_ms, run_name=f"seed {seed}", tags=tags
                 )
@@ -233,7 +213,7 @@ class RunTree:
 
         It becomes a child of the sweep's run again, which may have been deleted and created since.
         """
-        run = self._of_configuration(configuration).get(f"{sweep_key(self._plan.name)}/{configuration.hash}")
+        run = self._of_configuration(configuration).get(f"{self._key}/{configuration.hash}")
         if run is None or run.info.status != "FINISHED":
             return None
         if run.data.tags.get("foml.complete_for") != self._seeds(configuration):
@@ -252,7 +232,7 @@ class RunTree:
     ) -> None:
         """Write everything else that was collected for a run, then store tables with it as `tables.keep` does."""
         self._flush(run_id)
-        tables.keep(self._client, run_id, frames, _cut(tags or {}))
+        tables.keep(self._client, run_id, frames, cut(tags or {}))
 
     def complete(self, configuration: Configuration) -> None:
         """Mark a configuration as complete, which must be the last write to its run."""
@@ -281,7 +261,7 @@ class RunTree:
         from learners import registry  # imports torch
 
         boundaries = registry.learner_class(configuration.learner).needs_boundaries
-        return _cut(
+        return cut(
             {
                 "foml.kind": kind,
                 "foml.run_key": key,
@@ -293,116 +273,3 @@ class RunTree:
                 POPULATION: configuration.population,
             }
         )
-
-    def send(self, run_id: str, points: Iterable[Point], has: Collection[tuple[str, int]] = ()) -> None:
-        """Add points to a run, without those that it `has`."""
-        self._unsent[run_id].points += [p for p in points if not has or (p.metric, p.step) not in has]
-
-    def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags of a run."""
-        self._unsent[run_id].tags |= _cut(tags)
-
-    def set_params(self, run_id: str, params: Mapping[str, str]) -> None:
-        """Set parameters of a run; MLflow refuses another value of an existing one."""
-        self._unsent[run_id].params |= {key: value[:PARAM_LENGTH] for key, value in params.items()}
-
-    def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
-        """Write what was collected for a run, and set its status: RUNNING, FINISHED, FAILED or KILLED."""
-        self._flush(run_id)
-        if status == "RUNNING":
-            self._client.update_run(run_id, status="RUNNING")
-            self._running.add(run_id)
-        else:
-            self._running.discard(run_id)
-            self._client.set_terminated(run_id, status, end_ms or time.time_ns() // 1_000_000)
-
-    def flush(self) -> None:
-        """Write everything that was collected."""
-        for run_id in list(self._unsent):
-            self._flush(run_id)
-        self._cached = None
-
-    def discard(self) -> None:
-        """After a failure, drop what was collected and everything that is assumed about MLflow's content."""
-        for cache in (self._unsent, self._configurations, self._untouched, self._running):
-            cache.clear()
-        self._cached = None
-
-    def _flush(self, run_id: str) -> None:
-        unsent = self._unsent.pop(run_id, _Unsent())
-        if unsent.points:
-            self._untouched.discard(run_id)
-        write(self._client, run_id, unsent.points, unsent.params, unsent.tags)
-
-
-def write(
-    client: Any,
-    run_id: str,
-    points: Iterable[Point] = (),
-    params: Mapping[str, str] | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> None:
-    """Write to a run in as few calls as MLflow's limits permit."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    metrics = (Metric(point.metric, point.value, point.time_ms, point.step) for point in points)
-    rest_of_params = iter([Param(key, value) for key, value in (params or {}).items()])
-    rest_of_tags = iter([RunTag(key, value) for key, value in (tags or {}).items()])
-    while True:
-        batch_params, batch_tags = (list(islice(rest, ENTRIES_PER_CALL)) for rest in (rest_of_params, rest_of_tags))
-        batch = list(islice(metrics, ENTITIES_PER_CALL - len(batch_params) - len(batch_tags)))
-        if not (batch or batch_params or batch_tags):
-            return
-        client.log_batch(run_id, metrics=batch, params=batch_params, tags=batch_tags)
-
-
-def forget(uri: str, experiment: str, name: str) -> None:
-    """Delete all runs of a sweep, so that the next sweep of this name starts from nothing; MLflow can restore them.
-
-    Raises:
-        TrackingError: MLflow cannot be reached.
-    """
-    client = connect(uri)
-    key = sweep_key(name)
-    for run in search(client, [experiment_id(client, uri, experiment)], ""):
-        if f"{run.data.tags.get('foml.run_key', '')}/".startswith(f"{key}/"):
-            client.delete_run(run.info.run_id)
-
-
-def sweep_run(client: Any, experiment: str, name: str) -> Any:
-    """The run of the sweep of this name in an experiment, or None."""
-    key, sweeps = sweep_key(name), search(client, [experiment], "tags.`foml.kind` = 'sweep'")
-    return next((run for run in sweeps if run.data.tags.get("foml.run_key") == key), None)
-
-
-def search(client: Any, experiments: Sequence[str], condition: str) -> Iterator[Any]:
-    """Yield the runs of these experiments that meet a condition, which must not hold names: these can have quotes."""
-    token, yielded = None, set()
-    while True:
-        page = client.search_runs(list(experiments), condition, max_results=RUNS_PER_CALL, page_token=token)
-        for run in page:
-            if run.info.run_id not in yielded:  # a run created meanwhile moves another one to the next page
-                yielded.add(run.info.run_id)
-                yield run
-        token = page.token
-        if not token:
-            return
-
-
-def _cut(tags: Mapping[str, str]) -> dict[str, str]:
-    return {key: value if len(value) <= TAG_LENGTH else value[: TAG_LENGTH - 1] + "…" for key, value in tags.items()}
-
-
-def check_tracked(uri: str, experiment: str, plan: Plan) -> None:
-    """Check that the run of this name, if any, belongs to this sweep; nothing is created.
-
-    Raises:
-        ConfigError: it belongs to another sweep; one line for each difference.
-        TrackingError: MLflow cannot be reached.
-    """
-    client = connect(uri)
-    with in_one_line(uri):
-        existing = client.get_experiment_by_name(experiment)
-        run = None if existing is None else sweep_run(client, existing.experiment_id, plan.name)
-    if run is not None:
-        ownership.check_tags(f"{uri}, experiment {experiment}", run.data.tags, plan.resolved)

@@ -20,8 +20,8 @@ from orchestrator.plan.plan import Plan
 from orchestrator.protocol.curves import Curves
 from orchestrator.storage.mirror import Mirror
 from orchestrator.tracking.database import TrackingError, check_reachable, database_path, first_line, prepare
+from orchestrator.tracking.ownership import forget
 from orchestrator.tracking.provenance import Provenance
-from orchestrator.tracking.runs import forget
 from orchestrator.tracking.sync import SweepSync
 
 __all__ = ["TrackingError", "TrackingProblem", "Writer", "forget", "prepare"]

@@ -12,14 +12,14 @@ from orchestrator.report import write
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.result import SweepResult, report_on
 from orchestrator.system.signals import StopRequest
-from orchestrator.tracking.writer import Writer
+from orchestrator.tracking.writer import TrackingProblem, Writer
 from tests.orchestrator import synthetic_sweep as synthetic
 
 GOOD, OTHER = Trial(synthetic.configuration("online"), (0, 1)), Trial(synthetic.configuration("tfs"), (0, 1))
 BROKEN = Trial(synthetic.configuration("online", alpha1=9.0), (0, 1))
 
 
-def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
+def ended(root: Path, uri: str, *trials: Trial, untracked: tuple[TrackingProblem, ...] = ()) -> SweepResult:
     """The end of a sweep of these trials; the broken one fails."""
     sweep = synthetic.make_sweep(root, "sweep", *trials)
     for trial in trials:
@@ -47,7 +47,7 @@ def ended(root: Path, uri: str, *trials: Trial) -> SweepResult:
             "tracking": {"uri": uri, "experiment": "experiment"},
         }
     )
-    return report_on(checked, Journal(root, sweep.plan), outcome, [], StopRequest())
+    return report_on(checked, Journal(root, sweep.plan), outcome, list(untracked), StopRequest())
 
 
 def test_a_removed_configuration_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):
@@ -68,3 +68,10 @@ def test_a_removed_configuration_neither_wins_nor_decides_the_exit_code(tmp_path
     grown = ended(tmp_path / "sweep", tracking_uri, GOOD, BROKEN)
     assert (grown.exit_code, grown.best) == (ExitCode.SOME_FAILED, "online")
     assert grown.summary.withdrawn.tolist() == [False, False, True]
+
+
+def test_a_failed_write_to_mlflow_is_a_problem_unless_a_retry_resolved_it(tmp_path, tracking_uri):
+    resolved = ended(tmp_path / "sweep", tracking_uri, GOOD, untracked=(TrackingProblem("late", resolved=True),))
+    assert (resolved.exit_code, resolved.problems) == (ExitCode.SUCCESS, ())
+    missing = ended(tmp_path / "sweep", tracking_uri, GOOD, untracked=(TrackingProblem("late"),))
+    assert (missing.exit_code, missing.problems) == (ExitCode.SOME_FAILED, ("late",))
