@@ -79,7 +79,7 @@ def make_token(path: Path) -> None:
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.ship") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Pack this working tree for the nodes of a cluster.")
     parser.add_argument("--out", type=Path, default=TREE / "deploy" / "ship", help="the folder (default: deploy/ship)")
     wheel = ship(parser.parse_args(argv).out)

@@ -21,7 +21,7 @@ _EXIT_CODES = {0: "all checks passed", 1: "a check failed, one line each", 2: "b
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.doctor") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Check everything that a sweep needs.", _EXIT_CODES)
     parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep or cluster file, overrides")
     parser.add_argument("--local", action="store_true", help="ignore the cluster of RAY_ADDRESS")
