@@ -189,20 +189,22 @@ def _row(
 ) -> ComparisonRow:
     fates = {seed: _fate(configuration, seed) for seed in configuration.planned}
     excluded = {seed: fate for seed, fate in fates.items() if fate.ending is not Ending.FINISHED}
-    points = curves[~curves.seed.isin(list(excluded))].sort_values("step", kind="stable")
+    points = curves[~curves.seed.isin(list(excluded))]
     points = points[(points.metric != TRANSFER) | (points.step > 0)]
     by_metric = {str(metric): group for metric, group in points.groupby("metric")}
     none = points[:0]
 
     def by_seed(metric: str, aggregate: Literal["mean", "last"]) -> dict[int, float]:
-        values = by_metric.get(metric, none).groupby("seed").value.agg(aggregate)
+        of_metric = by_metric.get(metric, none)
+        ordered = of_metric.sort_values("step") if aggregate == "last" else of_metric
+        values = ordered.groupby("seed").value.agg(aggregate)
         return dict(zip(map(int, values.index), map(float, values), strict=True))
 
     def over_seeds(values: Mapping[int, float]) -> Interval:
         return metrics.interval(np.array(list(values.values())))
 
     values = by_seed(objective, "last" if objective in BY_TASK else "mean")
-    within = by_metric.get(ADAPTATION, none)
+    within = by_metric.get(ADAPTATION, none).sort_values("step")
     distilled = by_metric.get(_DISTILLED, none).value
     return ComparisonRow(
         configuration,
