@@ -20,8 +20,8 @@ WORDS = (
     "gone on, went on, come to, comes to, came to, so many, lack, lacks, lacking, aside, what it is that, as it stands, "
     "by itself, in its place, at once, has to, is there"
 )
-# Names in formats that stay readable: a state and two keys of `--plan --json`, and the method of Optuna's study.
-COMPATIBLE = re.compile(r"""["'`]begun["'`]|\b(?:seconds_)?at_once\b|\.tell\(""")
+# Names that cannot change: a state and two keys of `--plan --json`, an old name in the changelog, a method of Optuna's study.
+COMPATIBLE = re.compile(r"""["'`]begun["'`]|\b(?:seconds_|pictures_)?at_once\b|\.tell\(""")
 
 # How often these words stand in each folder; it may only fall. A folder that is not listed has none.
 HITS: dict[str, int] = {
