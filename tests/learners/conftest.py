@@ -1,4 +1,4 @@
-"""A small made world for learners: pictures, a stream cut into tasks, narrow networks, and the order of calls."""
+"""Synthetic data for learners: images, a stream divided into tasks, narrow networks, and the platform's order of calls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -21,19 +21,19 @@ PICTURES = 60
 
 
 class NarrowRainbowNet(RainbowNet):
-    """The rainbow network with few filters: the same code, quickly."""
+    """The Rainbow network with few filters: the same code, fast."""
 
     filters = (3, 3, 4, 4)
 
 
 class NarrowSiameseNet(SiameseNet):
-    """The siamese network with few filters."""
+    """The Siamese network with few filters."""
 
     filters = (2, 2, 2, 3, 3, 3, 4)
 
 
 class TanhNet(EmbeddingNet):
-    """Smooth, 43 parameters, for pictures of 1x2x3: no dead units, so finite differences converge."""
+    """A smooth network with 43 parameters for 1x2x3 images: without dead units, so that finite differences converge."""
 
     def __init__(self, classes: int = 3) -> None:
         super().__init__()
@@ -47,9 +47,9 @@ class TanhNet(EmbeddingNet):
 
 @dataclass(frozen=True)
 class World:
-    """One network, its pictures, and a stream per seed that is the same whoever asks.
+    """One network, its images, and a stream per seed that is the same in every call.
 
-    `name`: what the network in its full width is called, for tests that ask for it with `full`.
+    `name`: the name of the network in its full width, for tests with `full=True`.
     """
 
     name: str
@@ -64,8 +64,8 @@ class World:
     pictures: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        drawn = generator(99, "pictures").integers(0, 256, size=(PICTURES, *self.image_shape), dtype=np.uint8)
-        object.__setattr__(self, "pictures", drawn)
+        pixels = generator(99, "pictures").integers(0, 256, size=(PICTURES, *self.image_shape), dtype=np.uint8)
+        object.__setattr__(self, "pictures", pixels)
 
     def table(self) -> ImageTable:
         return ImageTable(self.pictures, device=self.device, dtype=self.dtype)
@@ -88,44 +88,44 @@ class World:
     def learner(self, name: str, seeds: Sequence[int] = (0,), full: bool = False, **options: Any) -> Learner:
         return create(name, options, self.setting(seeds, full))
 
-    def quick(self, name: str, seeds: Sequence[int] = (0,), full: bool = False, **wanted: Any) -> Learner:
-        """A learner with the size options that its `Options` have turned down, and those of `wanted` that it has."""
+    def quick(self, name: str, seeds: Sequence[int] = (0,), full: bool = False, **options: Any) -> Learner:
+        """A learner with small size options, and with those of `options` that its `Options` class has."""
         small = {"updates_per_task": 3, "inner_steps": 2, "K": 3, "memory": 8 * self.classes, "update_batch": 4}
         small |= {"window": 15, "hypotheses": 10}
-        small |= wanted
-        known = {option.name for option in fields(learner_class(name).options_class)}
-        return self.learner(name, seeds, full, **{key: value for key, value in small.items() if key in known})
+        small |= options
+        available = {option.name for option in fields(learner_class(name).options_class)}
+        return self.learner(name, seeds, full, **{key: value for key, value in small.items() if key in available})
 
     def ids(self, seed: int, step: int, count: int) -> np.ndarray:
         return generator(seed, f"stream {step}").integers(0, PICTURES, size=(count, self.views))
 
     def batch(self, step: int, seeds: Sequence[int] = (0,), count: int | None = None) -> Batch:
-        """Batch number `step`; a picture's label is its id modulo the classes, a pair's if its ids agree modulo 3."""
+        """Batch number `step`; an image's label is its id modulo the classes, a pair's is 1 if its ids are equal modulo 3."""
         ids = torch.from_numpy(np.stack([self.ids(seed, step, count or self.batch_size) for seed in seeds]))
         labels = ids[..., 0] % self.classes if self.views == 1 else ((ids[..., 0] - ids[..., 1]) % 3 == 0).long()
         return Batch(self.table().gather(ids), labels.to(self.device), ids)
 
     def seen(self, steps: int, seeds: Sequence[int] = (0,)) -> Batch:
-        """What a learner is given back by `restore_seen`: ids and labels, no pictures."""
+        """The argument of `restore_seen`: ids and labels of the first `steps` batches, without images."""
         parts = [self.batch(step, seeds) for step in range(steps)]
         ids, y = torch.cat([b.ids for b in parts], 1), torch.cat([b.y for b in parts], 1)
         return Batch(torch.empty(len(seeds), 0, dtype=self.dtype, device=self.device), y, ids)
 
     def drive(self, learner: Learner, start: int, stop: int, predict: bool = True) -> list[dict[str, Tensor]]:
-        """Batches [start, stop) in the platform's order of calls; the diagnostics of each."""
-        seeds, made = learner.setting.seeds, []
+        """Run batches [start, stop) in the platform's order of calls; returns the diagnostics of each."""
+        seeds, diagnostics = learner.setting.seeds, []
         for step in range(start, stop):
             if learner.needs_boundaries and step % self.batches_per_task == 0:
                 learner.begin_task()
             batch = self.batch(step, seeds)
             if predict:
                 learner.predict(batch.x)
-            made.append(learner.update(batch))
+            diagnostics.append(learner.update(batch))
             if learner.needs_boundaries and (step + 1) % self.batches_per_task == 0:
                 if predict:
                     learner.predict(self.batch(10_000, seeds).x)  # the held-out points
                 learner.end_task()
-        return made
+        return diagnostics
 
 
 @pytest.fixture(scope="session")

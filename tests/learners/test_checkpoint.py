@@ -1,4 +1,4 @@
-"""One file that predicts again; a damaged or foreign file is refused in one line."""
+"""A saved and loaded learner predicts the same; a damaged or foreign file is refused in one line."""
 
 import pickle
 import zipfile
@@ -27,7 +27,7 @@ def saved(rainbow, tmp_path: Path) -> Path:
 def test_saved_and_loaded_predicts_equal(
     request: pytest.FixtureRequest, tmp_path: Path, name: str, network: str
 ) -> None:
-    """In the second task, so that whatever a boundary made is there too."""
+    """Saved in the second task, so that the state contains the effects of a boundary."""
     world = replace(request.getfixturevalue(network), dtype=torch.float32)
     learner = world.quick(name, (0, 7), full=True)
     world.drive(learner, 0, 5, predict=False)
@@ -44,30 +44,30 @@ def test_saved_and_loaded_predicts_equal(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_was_loaded_cannot_go_on_learning(saved: Path, rainbow) -> None:
+def test_a_loaded_learner_cannot_be_trained(saved: Path, rainbow) -> None:
     loaded = checkpoint.load(saved)
     with pytest.raises(ValueError, match="must have images and datapoints"):
         loaded.update(rainbow.batch(5, (0, 7)))
 
 
-def test_damaged_files(saved: Path) -> None:
-    whole = saved.read_bytes()
-    for kept in (0, 1, 100, len(whole) // 2, len(whole) - 1):
-        saved.write_bytes(whole[:kept])
+def test_truncated_files_are_refused(saved: Path) -> None:
+    content = saved.read_bytes()
+    for length in (0, 1, 100, len(content) // 2, len(content) - 1):
+        saved.write_bytes(content[:length])
         with pytest.raises(
             ValueError, match=r"learner\.pt: must be an intact file written by learners\.checkpoint\.save"
         ):
             checkpoint.load(saved)
 
 
-def test_a_flipped_bit_never_makes_another_learner(saved: Path, rainbow) -> None:
-    """`torch.load` would take nearly all of these for whole. What is not refused is padding, or a date."""
-    whole = saved.read_bytes()
+def test_a_flipped_bit_never_results_in_another_learner(saved: Path, rainbow) -> None:
+    """`torch.load` would accept nearly all of these files; a flipped bit that is not refused is in padding or in a date."""
+    content = saved.read_bytes()
     x = rainbow.batch(77, (0, 7)).x
     expected = checkpoint.load(saved).predict(x)
     refused = 0
-    for place in range(0, len(whole), len(whole) // 60):
-        flipped = bytearray(whole)
+    for place in range(0, len(content), len(content) // 60):
+        flipped = bytearray(content)
         flipped[place] ^= 1
         saved.write_bytes(flipped)
         if checkpoint.is_intact(saved):
@@ -79,7 +79,7 @@ def test_a_flipped_bit_never_makes_another_learner(saved: Path, rainbow) -> None
     assert refused > 40
 
 
-def test_foreign_files(tmp_path: Path) -> None:
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "foreign.pt"
     image = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
     for content in (b"hello, world\n", image, pickle.dumps({"a": Path("b")}, 2), pickle.dumps([1, 2], 2)):
@@ -96,16 +96,16 @@ def test_foreign_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [{"weights": torch.zeros(2)}, torch.zeros(3), [1, 2], {"format": 2}])
-def test_torch_files_of_another_kind(tmp_path: Path, content: object) -> None:
+def test_torch_files_without_a_learner_are_refused(tmp_path: Path, content: object) -> None:
     path = tmp_path / "other.pt"
     torch.save(content, path)
     with pytest.raises(ValueError, match=r"other\.pt: format must be 1 \(got (None|2)\)"):
         checkpoint.load(path)
 
 
-def test_a_learner_or_a_part_that_is_not_there(saved: Path) -> None:
+def test_an_unknown_learner_and_missing_parts_are_refused(saved: Path) -> None:
     content = torch.load(saved, weights_only=True)
-    for changed in ({"learner": "nobody"}, {"network": "resnet"}, {"options": {"gamma": 1}}, {"state": {}}):
+    for changed in ({"learner": "unknown"}, {"network": "resnet"}, {"options": {"gamma": 1}}, {"state": {}}):
         torch.save(content | changed, saved)
         with pytest.raises(ValueError, match=r"learner\.pt: must describe a known learner"):
             checkpoint.load(saved)
@@ -114,12 +114,12 @@ def test_a_learner_or_a_part_that_is_not_there(saved: Path) -> None:
         checkpoint.load(saved)
 
 
-def test_a_file_that_is_not_there_is_said_as_such(tmp_path: Path) -> None:
+def test_a_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.pt"):
         checkpoint.load(tmp_path / "nowhere.pt")
 
 
-def test_a_failed_save_leaves_the_file_before_it(saved: Path, rainbow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_the_previous_file(saved: Path, rainbow, monkeypatch: pytest.MonkeyPatch) -> None:
     before = saved.read_bytes()
     learner = rainbow.quick("online", full=True)
 

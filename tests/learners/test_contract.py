@@ -1,4 +1,4 @@
-"""What every learner keeps to, on both networks. A learner's file is found by its name: a new one is tested at once."""
+"""The contract of every learner, on both networks; a new file in `learners/` is tested without further changes."""
 
 import gc
 import io
@@ -19,7 +19,7 @@ from learners.networks.architectures import EmbeddingNet
 
 pytestmark = pytest.mark.parametrize("name", names())
 
-MIDDLE = 6  # two batches into the second task of four
+MIDDLE = 6  # the second batch of the second task, which has four
 
 
 @pytest.fixture(params=["rainbow", "siamese"])
@@ -40,7 +40,7 @@ def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def stored(state: dict[str, Any]) -> dict[str, Any]:
-    """The state after a journey through a file that may hold tensors, numbers, strings, lists and dicts only."""
+    """The state after `torch.save` and a load that accepts only tensors, numbers, strings, lists and dicts."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -56,7 +56,7 @@ def assert_same_bits(a: Any, b: Any) -> None:
 
 
 def resumed(world: Any, name: str, learner: Learner, steps: int, **kwargs: Any) -> Learner:
-    """Another learner that goes on where this one is after that many steps."""
+    """Another learner with the state and the datapoints seen of this one after `steps` batches."""
     other = world.quick(name, learner.setting.seeds, **kwargs)
     other.load_state_dict(stored(learner.state_dict()))
     other.restore_seen(world.seen(steps, learner.setting.seeds))
@@ -64,7 +64,7 @@ def resumed(world: Any, name: str, learner: Learner, steps: int, **kwargs: Any) 
 
 
 def tiny(world: Any, dtype: torch.dtype = torch.float32) -> Any:
-    """The same with pictures next to the smallest that the network takes, of odd sides: for it in its full width."""
+    """The same world with nearly the smallest images that the full-width network accepts, with an odd side."""
     return replace(world, image_shape=(1, 17, 16) if world.name == "rainbow" else (1, 9, 12), dtype=dtype)
 
 
@@ -81,16 +81,16 @@ def test_predict_changes_nothing(world: Any, name: str) -> None:
 
 
 def test_shapes(world: Any, name: str) -> None:
-    """Predictions [R, B, C] for any B, a number per replicate in each diagnostic; the full network in float32."""
+    """Predictions are [R, B, C] for any B, diagnostics [R]; the full network in float32."""
     world = replace(world, dtype=torch.float32)
     learner = world.quick(name, (0, 1, 2), full=True)
-    made = world.drive(learner, 0, 5, predict=False)
+    diagnostics = world.drive(learner, 0, 5, predict=False)
     for count in (1, 5, 12):
         logits = learner.predict(world.batch(70, (0, 1, 2), count=count).x)
         assert logits.shape == (3, count, world.classes)
         assert logits.dtype == torch.float32
-    assert any(made)
-    assert {tuple(value.shape) for one in made for value in one.values()} == {(3,)}
+    assert any(diagnostics)
+    assert {tuple(value.shape) for each in diagnostics for value in each.values()} == {(3,)}
 
 
 def test_options_are_frozen_and_described(name: str) -> None:
@@ -101,24 +101,24 @@ def test_options_are_frozen_and_described(name: str) -> None:
             setattr(options, option.name, 1)
 
 
-def assert_all_finite(learner: Learner, made: list[dict[str, Tensor]], x: Tensor) -> None:
+def assert_all_finite(learner: Learner, diagnostics: list[dict[str, Tensor]], x: Tensor) -> None:
     assert bool(torch.isfinite(learner.predict(x)).all())
-    for one in made:
-        for key, value in one.items():
+    for each in diagnostics:
+        for key, value in each.items():
             assert bool(torch.isfinite(value).all()), key
 
 
-def test_finite_on_black_pictures(world: Any, name: str) -> None:
-    """Dead units, batch variances of zero, pairs of equal pictures: two tasks of nothing else, in float32."""
+def test_finite_on_black_images(world: Any, name: str) -> None:
+    """Two tasks with nothing but dead units, zero batch variances and pairs of equal images, in float32."""
     world = replace(world, dtype=torch.float32)
     world.pictures[:] = 0
     learner = world.quick(name)
-    made = world.drive(learner, 0, 10)
-    assert_all_finite(learner, made, world.batch(70).x)
+    diagnostics = world.drive(learner, 0, 10)
+    assert_all_finite(learner, diagnostics, world.batch(70).x)
 
 
 def test_finite_on_logits_300_apart(world: Any, name: str) -> None:
-    """exp(300) is beyond float32: the first class leads by 300 whatever the picture."""
+    """exp(300) exceeds float32: the first class leads by 300 for every image."""
     make = world.make
 
     def far_apart() -> EmbeddingNet:
@@ -141,12 +141,12 @@ def test_finite_on_logits_300_apart(world: Any, name: str) -> None:
 
 
 def assert_close_by_norm(alone: Any, stack: Any, r: int, path: str = "") -> int:
-    """Every float tensor of the state of seed r alone, against its part of the stack's; how many there were."""
+    """Compare every float tensor of seed r's state with its part of the stack's state; returns their number."""
     if isinstance(alone, dict):
         assert alone.keys() == stack.keys(), path
         return sum(assert_close_by_norm(alone[key], stack[key], r, f"{path}.{key}") for key in alone)
     if isinstance(alone, list | tuple):
-        if len(alone) == 1 and len(stack) == 3:  # one per replicate
+        if len(alone) == 1 and len(stack) == 3:  # one entry per replicate
             return assert_close_by_norm(alone[0], stack[r], r, f"{path}[{r}]")
         assert len(alone) == len(stack), path
         pairs = enumerate(zip(alone, stack, strict=True))
@@ -178,39 +178,39 @@ def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str, full: bo
 
 
 BOTH = pytest.mark.parametrize("full", [False, True], ids=["general", "hand-written"])
-"""The general network in float64, and the hand-written one in its full width in float32, as sweeps have it."""
+"""The autograd network in float64, and the hand-written one in its full width in float32, as sweeps use it."""
 
 
 @BOTH
-def test_saved_in_the_middle_of_a_task_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
+def test_resumed_in_the_middle_of_a_task_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
     world = tiny(world) if full else world
-    whole = world.quick(name, (0, 1), full)
-    world.drive(whole, 0, MIDDLE)
-    other = resumed(world, name, whole, MIDDLE, full=full)
+    reference = world.quick(name, (0, 1), full)
+    world.drive(reference, 0, MIDDLE)
+    other = resumed(world, name, reference, MIDDLE, full=full)
     x = world.batch(70, (0, 1)).x
-    assert torch.equal(other.predict(x), whole.predict(x))
-    assert_same_bits(other.state_dict(), whole.state_dict())
+    assert torch.equal(other.predict(x), reference.predict(x))
+    assert_same_bits(other.state_dict(), reference.state_dict())
     stop = 9 if full else 13
-    expected, made = world.drive(whole, MIDDLE, stop), world.drive(other, MIDDLE, stop)
-    assert_same_bits(made, expected)
-    assert torch.equal(other.predict(x), whole.predict(x))
-    assert_same_bits(other.state_dict(), whole.state_dict())
+    expected, diagnostics = world.drive(reference, MIDDLE, stop), world.drive(other, MIDDLE, stop)
+    assert_same_bits(diagnostics, expected)
+    assert torch.equal(other.predict(x), reference.predict(x))
+    assert_same_bits(other.state_dict(), reference.state_dict())
 
 
 @BOTH
-def test_saved_between_two_tasks_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
+def test_resumed_between_two_tasks_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
     world = tiny(world) if full else world
     boundary = (1 if full else 2) * world.batches_per_task
-    whole = world.quick(name, (0, 1), full)
-    world.drive(whole, 0, boundary)
-    other = resumed(world, name, whole, boundary, full=full)
+    reference = world.quick(name, (0, 1), full)
+    world.drive(reference, 0, boundary)
+    other = resumed(world, name, reference, boundary, full=full)
     stop = boundary + (2 if full else 3)
-    assert_same_bits(world.drive(other, boundary, stop), world.drive(whole, boundary, stop))
-    assert_same_bits(other.state_dict(), whole.state_dict())
+    assert_same_bits(world.drive(other, boundary, stop), world.drive(reference, boundary, stop))
+    assert_same_bits(other.state_dict(), reference.state_dict())
 
 
 def poison(state: Any, seed: int) -> int:
-    """NaN for one seed of three in every float matrix [3, many] of a state; in how many."""
+    """Write NaN for one seed of three to every large float matrix [3, n] of a state; returns the number of matrices."""
     if isinstance(state, dict):
         return sum(poison(part, seed) for part in state.values())
     if isinstance(state, list | tuple):
@@ -228,50 +228,51 @@ def poison(state: Any, seed: int) -> int:
 
 
 def test_nan_in_one_seed_never_reaches_the_others(world: Any, name: str) -> None:
-    """Of the hand-written networks in float32; the others' numbers are those of the same stack without the NaN."""
+    """The other seeds have the same values as in a stack without NaN; the hand-written networks in float32."""
     world, seeds = tiny(world), (0, 1, 2)
-    well = world.quick(name, seeds, full=True)
-    world.drive(well, 0, MIDDLE)
-    state = stored(well.state_dict())
+    healthy = world.quick(name, seeds, full=True)
+    world.drive(healthy, 0, MIDDLE)
+    state = stored(healthy.state_dict())
     assert poison(state, 1) > 0
-    ill = world.quick(name, seeds, full=True)
-    ill.load_state_dict(state)
-    ill.restore_seen(world.seen(MIDDLE, seeds))
-    lost = False
-    for step in range(MIDDLE, MIDDLE + 4):  # over the boundary after the next two
-        expected, made = world.drive(well, step, step + 1), world.drive(ill, step, step + 1)
+    poisoned = world.quick(name, seeds, full=True)
+    poisoned.load_state_dict(state)
+    poisoned.restore_seen(world.seen(MIDDLE, seeds))
+    diverged = False
+    for step in range(MIDDLE, MIDDLE + 4):  # a boundary follows after two batches
+        expected, diagnostics = world.drive(healthy, step, step + 1), world.drive(poisoned, step, step + 1)
         x = world.batch(70, seeds).x
-        numbers = [*made[0].values(), ill.predict(x)]
-        for good, number in zip([*expected[0].values(), well.predict(x)], numbers, strict=True):
+        numbers = [*diagnostics[0].values(), poisoned.predict(x)]
+        for good, number in zip([*expected[0].values(), healthy.predict(x)], numbers, strict=True):
             assert torch.equal(number[[0, 2]], good[[0, 2]])
             assert bool(torch.isfinite(good).all())
-        lost |= any(not bool(torch.isfinite(number[1]).all()) for number in numbers)
-    assert lost
+        diverged |= any(not bool(torch.isfinite(number[1]).all()) for number in numbers)
+    assert diverged
 
 
-def test_what_may_change_does_when_a_state_is_taken_over(world: Any, name: str) -> None:
-    """Every option called changeable acts from the next update on, and a state saved after that has it all."""
+def test_changeable_options_change_a_state_loaded_with_them(world: Any, name: str) -> None:
+    """Every changeable option has an effect from the next update on, and a state saved later resumes exactly."""
     boundary, stop = 2 * world.batches_per_task, 3 * world.batches_per_task
     donor = world.quick(name, (0, 1))
     world.drive(donor, 0, boundary)
 
-    def taken(**options: Any) -> Learner:
+    def loaded_with(**options: Any) -> Learner:
         other = world.quick(name, (0, 1), **options)
         other.load_with_new_options(stored(donor.state_dict()))
         other.restore_seen(world.seen(boundary, (0, 1)))
         return other
 
-    same = taken()
+    same = loaded_with()
     world.drive(same, boundary, stop)
     for key in donor.changeable:
-        value = getattr(donor.options, key)
-        assert isinstance(value, float), key
-        changed = taken(**{key: 3 * value})
-        at_first = dict(leaves(changed.state_dict()))
-        for path, kept in leaves(taken().state_dict()):
-            assert torch.equal(kept, at_first[path]) if isinstance(kept, Tensor) else kept == at_first[path], path
+        option = getattr(donor.options, key)
+        assert isinstance(option, float), key
+        changed = loaded_with(**{key: 3 * option})
+        values = dict(leaves(changed.state_dict()))
+        for path, value_before in leaves(loaded_with().state_dict()):
+            value = values[path]
+            assert torch.equal(value_before, value) if isinstance(value, Tensor) else value_before == value, path
         world.drive(changed, boundary, stop - 2)
-        again = resumed(world, name, changed, stop - 2, **{key: 3 * value})
+        again = resumed(world, name, changed, stop - 2, **{key: 3 * option})
         assert_same_bits(world.drive(again, stop - 2, stop), world.drive(changed, stop - 2, stop))
         assert_same_bits(again.state_dict(), changed.state_dict())
         differ = [
@@ -283,11 +284,11 @@ def test_what_may_change_does_when_a_state_is_taken_over(world: Any, name: str) 
 
 
 def test_same_seed_same_run_and_another_seed_another(world: Any, name: str) -> None:
-    """Whatever the global generators were set to, and whether or not anybody asked for predictions."""
+    """Independent of the global generators, and of calls of `predict`."""
     runs = []
     for noise, seed, predict in ((1, 3, True), (2, 3, False), (3, 4, True)):
         torch.manual_seed(noise)
-        np.random.seed(noise)  # noqa: NPY002  (the point is that nobody reads it)
+        np.random.seed(noise)  # noqa: NPY002  (learners must not read it)
         learner = world.quick(name, (seed,))
         world.drive(learner, 0, 6, predict=predict)
         runs.append(learner)
@@ -298,24 +299,24 @@ def test_same_seed_same_run_and_another_seed_another(world: Any, name: str) -> N
 
 
 def test_a_short_last_batch_is_learned(world: Any, name: str) -> None:
-    """Of two learners that differ in nothing but the labels of the stream's last two points, the predictions differ."""
+    """Two learners whose streams differ only in the labels of the last two datapoints predict differently."""
     learner = world.quick(name)
     world.drive(learner, 0, 7)
     last = world.batch(7, count=2)
     x, after = world.batch(70).x, []
     for y in (last.y, (last.y + 1) % world.classes):
         other = resumed(world, name, learner, 7)
-        for size in ("update_batch",):  # so that no draw misses them
+        for size in ("update_batch",):  # large enough that every draw contains them
             if hasattr(other.options, size):
                 other.options = replace(other.options, **{size: 60})
-        made = other.update(Batch(last.x, y, last.ids))
-        assert all(math.isfinite(float(value)) for value in made.values())
+        diagnostics = other.update(Batch(last.x, y, last.ids))
+        assert all(math.isfinite(float(value)) for value in diagnostics.values())
         after.append(other.predict(x))
     assert not torch.equal(after[0], after[1])
 
 
 def alive() -> int:
-    """Bytes of all tensors that Python holds."""
+    """Bytes of all tensors that Python references."""
     gc.collect()
     held = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
@@ -329,8 +330,8 @@ def test_memory_is_flat(world: Any, name: str) -> None:
     assert alive() <= 1.01 * after_six_tasks
 
 
-def test_boundaries_are_a_permission(world: Any, name: str) -> None:
-    """No task is in a batch, and who does not ask for boundaries has nothing that one could call."""
+def test_boundaries_need_permission(world: Any, name: str) -> None:
+    """A batch holds no task, and a learner without `needs_boundaries` defines neither `begin_task` nor `end_task`."""
     kind = learner_class(name)
     assert {field.name for field in fields(Batch)} == {"x", "y", "ids"}
     if not kind.needs_boundaries:
@@ -340,7 +341,7 @@ def test_boundaries_are_a_permission(world: Any, name: str) -> None:
 
 @pytest.mark.slow
 def test_resident_memory_is_flat(name: str) -> None:
-    """Step 500 against step 100, of the full rainbow network in a process of its own: what autograd keeps counts too."""
+    """Step 500 compared with step 100, of the full Rainbow network in a separate process, autograd's memory included."""
     script = f"""
 import torch
 import numpy as np

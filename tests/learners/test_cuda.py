@@ -1,4 +1,4 @@
-"""Every learner on a GPU: the numbers of the CPU, and checkpoints that change places. Skipped where torch sees none."""
+"""Every learner on a GPU: equal to the CPU, with checkpoints that move between devices; skipped without a GPU."""
 
 import io
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.learners.test_contract import assert_same_bits, leaves, stored
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 every_learner = pytest.mark.parametrize("name", names())
 
-STEPS = 10  # of five points: two tasks of four batches and the beginning of a third
+STEPS = 10  # batches of five datapoints: two tasks of four batches and the start of a third
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,13 +27,13 @@ def _settled() -> None:
 
 @pytest.fixture(params=["rainbow", "siamese"])
 def worlds(request: pytest.FixtureRequest) -> Any:
-    """The same world on the CPU and on the GPU."""
+    """The same data on the CPU and on the GPU."""
     world = request.getfixturevalue(request.param)
     return world, replace(world, device="cuda")
 
 
-def brought_to_the_gpu(state: dict[str, Any]) -> dict[str, Any]:
-    """A state after a journey through a file, read as a trial's actor reads it: everything onto the GPU."""
+def loaded_on_the_gpu(state: dict[str, Any]) -> dict[str, Any]:
+    """A state after a save and a load as in a trial's actor: all tensors on the GPU."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -41,7 +41,7 @@ def brought_to_the_gpu(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def distance(a: dict[str, Any], b: dict[str, Any]) -> float:
-    """The greatest relative distance, by norm, of two float tensors of the same name in two states."""
+    """The largest relative distance, by norm, between two states' float tensors of the same name."""
     others = dict(leaves(b))
     apart = [
         float((value.cpu() - others[path].cpu()).norm() / value.norm().clamp_min(1e-30))
@@ -54,11 +54,11 @@ def distance(a: dict[str, Any], b: dict[str, Any]) -> float:
 
 @every_learner
 @pytest.mark.parametrize("full", [True, False], ids=["by hand", "autograd"])
-def test_the_numbers_of_the_cpu(worlds: Any, name: str, full: bool) -> None:
-    """In double precision, two seeds stacked: state and predictions differ by rounding alone.
+def test_equals_the_cpu(worlds: Any, name: str, full: bool) -> None:
+    """In float64, for two stacked seeds, state and predictions differ only by rounding.
 
-    By steps of SGD: where a second moment is next to zero, Adam's derivative makes a part in 1e16 a part in 100 within
-    five steps, on the CPU as well.
+    With SGD: where a second moment is nearly zero, Adam's derivative amplifies an error of 1e-16 to 1e-2 within five
+    steps, on the CPU too.
     """
     sgd = {"online_optimizer": "sgd", "meta_optimizer": "sgd", "alpha1": 0.005, "alpha2": 0.005}
     learners = [world.quick(name, (0, 1), full=full, **sgd) for world in worlds]
@@ -73,36 +73,36 @@ def test_the_numbers_of_the_cpu(worlds: Any, name: str, full: bool) -> None:
 
 
 @every_learner
-def test_the_same_run_twice_and_from_a_checkpoint(worlds: Any, name: str) -> None:
-    """On one GPU: to the last bit, in single precision, also through a state that was stored in mid-task."""
+def test_repeated_and_resumed_runs_are_equal(worlds: Any, name: str) -> None:
+    """On one GPU in float32, bit for bit, also when resumed from a state stored in the middle of a task."""
     world = replace(worlds[1], dtype=torch.float32)
     learners = [world.quick(name, (0, 1), full=True) for _ in range(2)]
     for learner in learners:
         world.drive(learner, 0, STEPS)
     assert_same_bits(stored(learners[0].state_dict()), stored(learners[1].state_dict()))
-    begun, resumed = (world.quick(name, (0, 1), full=True) for _ in range(2))
-    world.drive(begun, 0, 6)
-    resumed.load_state_dict(brought_to_the_gpu(begun.state_dict()))
+    interrupted, resumed = (world.quick(name, (0, 1), full=True) for _ in range(2))
+    world.drive(interrupted, 0, 6)
+    resumed.load_state_dict(loaded_on_the_gpu(interrupted.state_dict()))
     resumed.restore_seen(world.seen(6, (0, 1)))
     world.drive(resumed, 6, STEPS)
     assert_same_bits(stored(resumed.state_dict()), stored(learners[0].state_dict()))
 
 
 @every_learner
-def test_a_learner_of_the_gpu_predicts_on_the_cpu(worlds: Any, name: str, tmp_path: Path) -> None:
-    """What a trial leaves for `predict` is read where there may be no GPU."""
+def test_a_learner_trained_on_the_gpu_predicts_on_the_cpu(worlds: Any, name: str, tmp_path: Path) -> None:
+    """`predict` may read a trial's checkpoint on a machine without a GPU."""
     world = replace(worlds[1], dtype=torch.float32)
     learner = world.quick(name, (0, 1), full=True)
     world.drive(learner, 0, STEPS)
     checkpoint.save(tmp_path / "learner.pt", name, learner, world.name, world.image_shape)
     x = world.batch(70, (0, 1)).x
     expected = learner.predict(x).cpu()
-    found = checkpoint.load(tmp_path / "learner.pt").predict(x.cpu())
-    assert float((found - expected).norm() / expected.norm()) < 1e-4
+    actual = checkpoint.load(tmp_path / "learner.pt").predict(x.cpu())
+    assert float((actual - expected).norm() / expected.norm()) < 1e-4
 
 
-def test_a_recorded_pass_is_the_pass(worlds: Any) -> None:
-    """Played back from the third pass on, many alive at once, others between: gradients and products to the last bit, and the count."""
+def test_a_recorded_pass_equals_the_pass(worlds: Any) -> None:
+    """Replayed from the third pass on, with several passes in use: gradients, products and their count are equal."""
     world = worlds[1]
     recorded, plain = (build(world.name, world.image_shape, world.classes, device="cuda") for _ in range(2))
     plain.recorder = None
@@ -120,6 +120,6 @@ def test_a_recorded_pass_is_the_pass(worlds: Any) -> None:
         results.append([*(p.gradient for p in [*passes, *once, *again]), *(p.loss for p in passes), *products, *logits])
         assert network.gradient_evaluations == (3 * 8 + 2 * 8) * world.batch_size
     assert len(recorded.recorder._free) == 2
-    for found, expected in zip(*results, strict=True):
+    for actual, expected in zip(*results, strict=True):
         assert bool(expected.abs().sum() > 0)
-        assert torch.equal(found, expected)
+        assert torch.equal(actual, expected)

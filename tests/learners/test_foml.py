@@ -1,4 +1,4 @@
-"""FOML against Algorithm 1 written out by hand, and what it promises: no reset, no growth, no θ in a prediction."""
+"""FOML against a separate implementation of Algorithm 1: no reset, no growth, no θ in a prediction."""
 
 import gc
 from typing import Any
@@ -15,7 +15,7 @@ PARAMETERS = (("first.weight", (4, 6)), ("first.bias", (4,)), ("head.weight", (3
 
 
 def logits(flat: Tensor, x: Tensor) -> Tensor:
-    """The smooth network of these tests, written without a module; flat [43], x [N, 1, 2, 3]."""
+    """The smooth network of these tests as a function; flat [43], x [N, 1, 2, 3]."""
     W1, b1, W2, b2 = (
         piece.reshape(shape) for piece, (_, shape) in zip(flat.split([24, 4, 12, 3]), PARAMETERS, strict=True)
     )
@@ -23,7 +23,7 @@ def logits(flat: Tensor, x: Tensor) -> Tensor:
 
 
 class ByHand:
-    """Algorithm 1 and the appendix's meta-update for one seed, with autograd, in the printed order."""
+    """Algorithm 1 and the appendix's meta-update for one seed, by autograd, in the paper's order."""
 
     def __init__(self, world: Any, seed: int, phi: Tensor, online: str, K: int, alpha1=0.05, alpha2=0.03) -> None:
         self.world, self.seed, self.online, self.K = world, seed, online, K
@@ -95,20 +95,20 @@ def test_equals_algorithm_1_written_by_hand(smooth, online: str, K: int, path: s
         assert torch.allclose(learner.predict(batch.x)[r], logits(one.phi, batch.x[r]), rtol=1e-9, atol=1e-9)
 
 
-def test_the_default_hyper_parameters_are_the_papers(smooth) -> None:
+def test_default_hyper_parameters_are_those_of_the_paper(smooth) -> None:
     o = smooth.learner("foml").options
     assert (o.alpha1, o.alpha2, o.beta1, o.beta2, o.K) == (0.001, 0.001, 0.01, 0.001, 5)
     assert (o.online_optimizer, o.meta_optimizer, o.meta_gradient, o.adam_zero) == ("adam", "adam", "exact", "mask")
     assert (o.meta_updates, o.meta_every) == (True, 1)
 
 
-def test_without_meta_updates_theta_stays_where_phi_began(smooth) -> None:
+def test_without_meta_updates_theta_keeps_its_initial_value(smooth) -> None:
     learner = smooth.learner("foml", (0, 1), meta_updates=False, beta1=0.3)
     start = learner.phi
-    made = smooth.drive(learner, 0, 12)
+    diagnostics = smooth.drive(learner, 0, 12)
     assert torch.equal(learner.theta, start)
     assert not torch.equal(learner.phi, start)
-    assert set(made[-1]) == {"loss", "distance", "masked_share"}
+    assert set(diagnostics[-1]) == {"loss", "distance", "masked_share"}
 
 
 def test_meta_every_counts_batches(smooth) -> None:
@@ -124,16 +124,16 @@ def test_meta_every_counts_batches(smooth) -> None:
 def test_first_order_needs_no_hessian(smooth, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = smooth.learner("foml", meta_gradient="first_order", K=4)
     smooth.drive(learner, 0, 8)
-    # One gradient for the online step and one for the meta-loss, five points each, eight times; no product.
+    # Eight times one gradient of the online step and one of the meta-loss, five datapoints each; no product.
     assert learner.network.gradient_evaluations == 8 * (5 + 5)
     exact = smooth.learner("foml", K=4)
     smooth.drive(exact, 0, 8)
-    # Products: W − 1 a step, W = 1, 2, 3, 4, 4, …; each counts as two gradients.
+    # W − 1 products per step, W = 1, 2, 3, 4, 4, …; each counts as two gradients.
     assert exact.network.gradient_evaluations == 8 * (5 + 5) + 2 * 5 * (0 + 1 + 2 + 3 * 5)
 
 
 @pytest.mark.parametrize("meta_gradient", ["exact", "first_order"])
-def test_unrolled_is_charged_what_the_adjoint_is(smooth, meta_gradient: str) -> None:
+def test_unrolled_counts_the_same_evaluations_as_adjoint(smooth, meta_gradient: str) -> None:
     counts = {}
     for path in ("adjoint", "unrolled"):
         learner = smooth.learner("foml", (0, 1), K=5, meta_path=path, meta_gradient=meta_gradient)
@@ -145,26 +145,26 @@ def test_unrolled_is_charged_what_the_adjoint_is(smooth, meta_gradient: str) -> 
     assert counts == {"adjoint": expected, "unrolled": expected}
 
 
-def test_diagnostics_are_the_formulas(smooth) -> None:
-    """‖2β₂ Σ(θ − φ)‖, ‖the rest‖ and ‖θ − φ‖, with K = 1 and SGD, where all of it is known."""
+def test_diagnostics_equal_their_formulas(smooth) -> None:
+    """‖2β₂ Σ(θ − φ)‖, the norm of the remainder, and ‖θ − φ‖, for K = 1 and SGD, which have a closed form."""
     learner = smooth.learner("foml", (0, 1), K=1, online_optimizer="sgd", alpha1=0.1, beta1=0.2, beta2=0.3)
     smooth.drive(learner, 0, 3)
     theta, phi, before = learner.theta, learner.phi, learner.replay.state_dict()
-    made = learner.update(smooth.batch(3, (0, 1)))
+    diagnostics = learner.update(smooth.batch(3, (0, 1)))
     after = learner.phi
-    assert torch.equal(made["distance"], (theta - after).norm(dim=1))
+    assert torch.equal(diagnostics["distance"], (theta - after).norm(dim=1))
     direct = (2 * 0.3 * ((theta - after) + (theta - phi))).norm(dim=1)
-    assert torch.allclose(made["meta_gradient_direct"], direct, rtol=1e-12)
+    assert torch.allclose(diagnostics["meta_gradient_direct"], direct, rtol=1e-12)
     learner.replay.load_state_dict(before)
-    drawn = learner.replay.sample(5)
+    replayed = learner.replay.sample(5)
     for r in range(2):
         at = after[r].clone().requires_grad_()
-        (v,) = torch.autograd.grad(F.cross_entropy(logits(at, drawn.x[r]), drawn.y[r]), at)
-        v = v - 2 * 0.3 * (theta[r] - after[r])  # what reaches φ_j from the β₂ term
-        assert float(made["meta_gradient_rest"][r]) == pytest.approx(2 * 0.1 * 0.2 * float(v.norm()), rel=1e-10)
+        (v,) = torch.autograd.grad(F.cross_entropy(logits(at, replayed.x[r]), replayed.y[r]), at)
+        v = v - 2 * 0.3 * (theta[r] - after[r])  # the contribution of the β₂ term at φ_j
+        assert float(diagnostics["meta_gradient_rest"][r]) == pytest.approx(2 * 0.1 * 0.2 * float(v.norm()), rel=1e-10)
 
 
-def test_the_window_is_never_longer_than_it_may_be(smooth) -> None:
+def test_the_window_has_at_most_k_steps(smooth) -> None:
     learner = smooth.learner("foml", K=4)
     lengths = []
     for step in range(9):
@@ -174,7 +174,7 @@ def test_the_window_is_never_longer_than_it_may_be(smooth) -> None:
     assert learner.window[-1].new_phi is learner.phi
 
 
-def test_theta_is_not_asked_for_a_prediction(smooth) -> None:
+def test_predictions_do_not_depend_on_theta(smooth) -> None:
     learner = smooth.learner("foml")
     smooth.drive(learner, 0, 3)
     x = smooth.batch(50).x
@@ -183,19 +183,19 @@ def test_theta_is_not_asked_for_a_prediction(smooth) -> None:
     assert torch.equal(learner.predict(x), before)
 
 
-def test_batch_norm_statistics_follow_the_online_pass_alone(siamese) -> None:
-    """The pass on the replayed batch and the Hessians leave no trace: the same statistics with and without them."""
+def test_only_the_online_pass_updates_batch_norm_statistics(siamese) -> None:
+    """The statistics are the same with and without the pass on the replayed batch and the Hessians."""
     runs = {}
     for updates in (False, True):
         learner = siamese.learner("foml", meta_updates=updates, beta1=0.0, K=3)
         siamese.drive(learner, 0, 5)
-        runs[updates] = learner  # with β₁ = 0, θ has no say in φ
+        runs[updates] = learner  # with β₁ = 0, φ does not depend on θ
     assert torch.equal(runs[False].phi, runs[True].phi)
     assert torch.equal(runs[False].statistics, runs[True].statistics)
 
 
 def alive() -> int:
-    """Bytes of all tensors that Python holds."""
+    """Bytes of all tensors that Python references."""
     gc.collect()
     held = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())

@@ -1,4 +1,4 @@
-"""Follow the leader: what the leader learns from and when, and that a task's copy never touches it."""
+"""Follow the leader: the data and the time of the leader's updates, which a task's copy never affects."""
 
 import pytest
 import torch
@@ -8,57 +8,55 @@ from learners.networks.network import cross_entropy
 from learners.training.optim import Adam
 
 
-def drawn_positions(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """A list that fills with the positions in 𝓑 of every batch that is drawn from now on."""
-    drawn: list[torch.Tensor] = []
+def record_draws(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """A list to which every later draw appends the positions in 𝓑 of its batch."""
+    draws: list[torch.Tensor] = []
     real = learner.replay.take
-    monkeypatch.setattr(learner.replay, "take", lambda positions: (drawn.append(positions), real(positions))[1])
-    return drawn
+    monkeypatch.setattr(learner.replay, "take", lambda positions: (draws.append(positions), real(positions))[1])
+    return draws
 
 
-def test_adapting_leaves_the_leader_untouched(smooth) -> None:
+def test_adapting_does_not_change_the_leader(smooth) -> None:
     learner = smooth.learner("ftl", (0, 1), updates_per_task=8)
     smooth.drive(learner, 0, 4)
     leader = learner.leader.state_dict()
-    kept = leader["phi"].clone()
+    before = leader["phi"].clone()
     smooth.drive(learner, 4, 7)
     after = learner.leader.state_dict()
-    assert torch.equal(after["phi"], kept)
+    assert torch.equal(after["phi"], before)
     assert after["moments"] == leader["moments"]
-    assert not torch.equal(learner.adapted.phi, kept)
+    assert not torch.equal(learner.adapted.phi, before)
 
 
-def test_a_task_starts_from_the_leader_with_a_fresh_optimiser(smooth) -> None:
+def test_a_task_starts_from_the_leader_with_a_new_optimiser(smooth) -> None:
     learner = smooth.learner("ftl", (0, 1), updates_per_task=8)
     for task in range(3):
         learner.begin_task()
         assert torch.equal(learner.adapted.phi, learner.leader.phi)
         assert learner.adapted.moments.steps == 0
         assert float(learner.adapted.moments.s.abs().max()) == 0
-        assert learner.leader.moments.steps == 8 * task  # the leader's own optimiser goes on
+        assert learner.leader.moments.steps == 8 * task  # the leader's optimiser keeps its state
         for step in range(4 * task, 4 * task + 4):
             learner.update(smooth.batch(step, (0, 1)))
         assert learner.adapted.moments.steps == 8
         learner.end_task()
 
 
-def test_the_copy_learns_the_present_task_and_the_leader_those_that_are_over(
-    smooth, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_copy_learns_the_current_task_and_the_leader_the_past_ones(smooth, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = smooth.learner("ftl", updates_per_task=4, update_batch=400)
     smooth.drive(learner, 0, 4)
-    drawn = drawn_positions(learner, monkeypatch)
+    draws = record_draws(learner, monkeypatch)
     learner.begin_task()
     for step in range(4, 8):
         learner.update(smooth.batch(step))
-        assert set(drawn.pop().flatten().tolist()) == set(range(20, 5 * (step + 1)))
-        assert drawn == []
+        assert set(draws.pop().flatten().tolist()) == set(range(20, 5 * (step + 1)))
+        assert draws == []
     learner.end_task()
-    assert [set(positions.flatten().tolist()) for positions in drawn] == [set(range(40))] * 4
+    assert [set(positions.flatten().tolist()) for positions in draws] == [set(range(40))] * 4
 
 
-def test_the_leader_is_toe_on_tasks_that_are_over(smooth) -> None:
-    """Its updates written out: Adam on points drawn from all that was seen, after the copy has drawn its own."""
+def test_the_leader_is_toe_on_past_tasks(smooth) -> None:
+    """Its updates equal Adam on datapoints drawn from all seen, after the draws of the copy."""
     learner = smooth.learner("ftl", (2,), alpha=0.02, updates_per_task=4, update_batch=6)
     learner.begin_task()
     for step in range(4):
@@ -76,7 +74,7 @@ def test_the_leader_is_toe_on_tasks_that_are_over(smooth) -> None:
     assert torch.equal(after, phi)
 
 
-def test_the_leaders_updates_grow_and_the_copys_do_not(smooth) -> None:
+def test_the_number_of_updates_grows_for_the_leader_only(smooth) -> None:
     learner = smooth.learner("ftl", updates_per_task=4, growth=4, growth_every=20)
     leader, before = [], 0
     for task in range(3):
@@ -86,7 +84,7 @@ def test_the_leaders_updates_grow_and_the_copys_do_not(smooth) -> None:
         learner.end_task()
         leader.append(learner.leader.moments.steps - before)
         before = learner.leader.moments.steps
-    # In task t three batches grant 1 + t each, and the last, with the next twenty points seen, 2 + t.
+    # In task t, three batches grant 1 + t updates each, and the last one, after twenty more datapoints, 2 + t.
     assert leader == [5, 9, 13]
 
 

@@ -1,4 +1,4 @@
-"""FTML's outer gradient against its definition and finite differences; which points it meta-trains and adapts on."""
+"""FTML's outer gradient against its definition and finite differences, and the data of each update."""
 
 import pytest
 import torch
@@ -31,17 +31,17 @@ def adapted_loss(
 def test_outer_gradient_equals_autograd_through_the_inner_steps(smooth, network: Network, steps: int) -> None:
     theta, statistics = network.initial([0, 1])
     support, query = smooth.batch(0, (0, 1)), smooth.batch(1, (0, 1))
-    made, _ = outer_gradient(network, theta, statistics, support, query, 0.3, steps)
+    gradient, _ = outer_gradient(network, theta, statistics, support, query, 0.3, steps)
     at = theta.clone().requires_grad_()
     (expected,) = torch.autograd.grad(adapted_loss(network, at, statistics, support, query, steps).sum(), at)
-    assert float((made - expected).norm() / expected.norm()) < 1e-12
+    assert float((gradient - expected).norm() / expected.norm()) < 1e-12
 
 
 def test_outer_gradient_equals_finite_differences(smooth, network: Network) -> None:
-    """Fourth order, five inner steps, in every parameter."""
+    """Fourth-order differences in every parameter, with five inner steps."""
     theta, statistics = network.initial([0, 1])
     support, query = smooth.batch(0, (0, 1)), smooth.batch(1, (0, 1))
-    made, _ = outer_gradient(network, theta, statistics, support, query, 0.3, 5)
+    gradient, _ = outer_gradient(network, theta, statistics, support, query, 0.3, 5)
 
     def loss(component: int, size: float) -> Tensor:
         moved = theta.clone()
@@ -53,11 +53,11 @@ def test_outer_gradient_equals_finite_differences(smooth, network: Network) -> N
         (8 * (loss(p, h) - loss(p, -h)) - (loss(p, 2 * h) - loss(p, -2 * h))) / (12 * h) for p in range(theta.shape[1])
     ]
     expected = torch.stack(columns, 1)
-    assert float((made - expected).norm() / expected.norm()) < 1e-8
+    assert float((gradient - expected).norm() / expected.norm()) < 1e-8
 
 
 def test_outer_gradient_of_one_step_has_the_dense_hessian(smooth, network: Network) -> None:
-    """(I − rate · H) ∇L(φ₁; query), with H from torch's own Hessian."""
+    """(I − rate · H) ∇L(φ₁; query), with H from `torch.func.hessian`."""
     theta, statistics = network.initial([4])
     support, query = smooth.batch(0, (4,)), smooth.batch(1, (4,))
 
@@ -67,18 +67,18 @@ def test_outer_gradient_of_one_step_has_the_dense_hessian(smooth, network: Netwo
     H = torch.autograd.functional.hessian(lambda flat: loss(flat, support), theta[0])
     phi = theta[0] - 0.3 * torch.autograd.functional.jacobian(lambda flat: loss(flat, support), theta[0])
     v = torch.autograd.functional.jacobian(lambda flat: loss(flat, query), phi)
-    made, _ = outer_gradient(network, theta, statistics, support, query, 0.3, 1)
-    assert torch.allclose(made[0], v - 0.3 * H @ v, rtol=1e-10, atol=1e-13)
+    gradient, _ = outer_gradient(network, theta, statistics, support, query, 0.3, 1)
+    assert torch.allclose(gradient[0], v - 0.3 * H @ v, rtol=1e-10, atol=1e-13)
 
 
 def test_running_statistics_are_those_of_the_first_inner_pass(siamese) -> None:
     network = siamese.network()
     theta, statistics = network.initial([0])
     support, query = siamese.batch(0), siamese.batch(1)
-    _, left = outer_gradient(network, theta, statistics, support, query, 0.1, 3)
+    _, statistics_after = outer_gradient(network, theta, statistics, support, query, 0.1, 3)
     at_theta = network.training_pass(theta, statistics, support.x, cross_entropy(support.y)).statistics
-    assert torch.equal(left, at_theta)
-    assert not torch.equal(left, statistics)
+    assert torch.equal(statistics_after, at_theta)
+    assert not torch.equal(statistics_after, statistics)
 
 
 def test_a_meta_update_is_adam_on_the_mean_over_tasks(smooth) -> None:
@@ -101,14 +101,14 @@ def test_a_meta_update_is_adam_on_the_mean_over_tasks(smooth) -> None:
 
 
 def positions_of(batch: Batch, learner, r: int) -> list[int]:
-    """Positions in 𝓑; works where every point has a picture of its own."""
+    """Positions in 𝓑, for a stream in which every datapoint has a different image."""
     order = {int(i): n for n, i in enumerate(learner.replay._ids[r, : learner.replay.size, 0])}
     return [order[int(i)] for i in batch.ids[r, :, 0]]
 
 
 @pytest.fixture
 def distinct(smooth):
-    """60 points, each with a picture of its own, seen by an FTML that is in the third task of twenty points."""
+    """FTML in its third task of twenty datapoints, after 60 datapoints with different images."""
     learner = smooth.learner("ftml", (0, 1), support=7, query=5, updates_per_task=2)
     for step in range(12):
         if step % 4 == 0:
@@ -120,7 +120,7 @@ def distinct(smooth):
     return learner
 
 
-def test_support_and_query_are_disjoint_points_of_one_past_task(distinct) -> None:
+def test_support_and_query_are_disjoint_and_of_one_past_task(distinct) -> None:
     seen = {0: set(), 1: set()}
     for _ in range(60):
         support, query = distinct._draw([(0, 20), (20, 40)])
@@ -134,20 +134,20 @@ def test_support_and_query_are_disjoint_points_of_one_past_task(distinct) -> Non
 
 @pytest.mark.parametrize(("length", "support", "query"), [(2, 1, 1), (6, 3, 3), (11, 6, 5), (12, 7, 5)])
 def test_a_task_with_too_few_points_repeats_them(distinct, length: int, support: int, query: int) -> None:
-    drawn = distinct._draw([(30, 30 + length)])
-    s, q = (set(positions_of(one, distinct, 0)) for one in drawn)
-    assert [len(one) for one in drawn] == [7, 5]
+    batches = distinct._draw([(30, 30 + length)])
+    s, q = (set(positions_of(one, distinct, 0)) for one in batches)
+    assert [len(one) for one in batches] == [7, 5]
     assert (len(s), len(q)) == (support, query)
     assert not s & q
     assert s | q <= set(range(30, 30 + length))
 
 
 @pytest.mark.parametrize("include", [False, True])
-def test_which_tasks_the_leader_is_trained_on(smooth, monkeypatch: pytest.MonkeyPatch, include: bool) -> None:
-    """Past tasks only, when one is over; or the present one too, from its first update on."""
+def test_the_tasks_that_train_the_leader(smooth, monkeypatch: pytest.MonkeyPatch, include: bool) -> None:
+    """Past tasks at the end of a task; or also the current one, from its first update on."""
     learner = smooth.learner("ftml", meta_include_current=include, updates_per_task=4)
-    asked, real = [], learner._draw
-    monkeypatch.setattr(learner, "_draw", lambda tasks: (asked.append(tasks), real(tasks))[1])
+    calls, real = [], learner._draw
+    monkeypatch.setattr(learner, "_draw", lambda tasks: (calls.append(tasks), real(tasks))[1])
     for step in range(8):
         if step % 4 == 0:
             learner.begin_task()
@@ -156,11 +156,11 @@ def test_which_tasks_the_leader_is_trained_on(smooth, monkeypatch: pytest.Monkey
             learner.end_task()
     past = [[(0, 20)]] * 4 + [[(0, 20), (20, 40)]] * 4
     growing = [[(0, 5 * n)] for n in (1, 2, 3, 4)] + [[(0, 20), (20, 20 + 5 * n)] for n in (1, 2, 3, 4)]
-    assert asked == (growing if include else past)
+    assert calls == (growing if include else past)
     assert learner.leader.moments.steps == 8
 
 
-def test_a_copy_is_adapted_by_sgd_at_the_inner_rate_and_dropped(smooth) -> None:
+def test_a_copy_is_adapted_by_sgd_at_the_inner_rate_and_discarded(smooth) -> None:
     learner = smooth.learner("ftml", (0, 1), inner_rate=0.1, updates_per_task=4, update_batch=6)
     network = learner.setting.network
     assert torch.equal(learner.adapted.phi, network.initial([0, 1])[0])  # the first task adapts the initial weights
@@ -185,7 +185,7 @@ def test_a_copy_is_adapted_by_sgd_at_the_inner_rate_and_dropped(smooth) -> None:
     assert not torch.equal(learner.leader.phi, leader)
 
 
-def test_one_point_is_no_task_to_learn_from(smooth) -> None:
+def test_a_task_of_one_datapoint_is_not_used(smooth) -> None:
     learner = smooth.learner("ftml", updates_per_task=4)
     learner.begin_task()
     learner.update(smooth.batch(0, count=1))
@@ -194,22 +194,22 @@ def test_one_point_is_no_task_to_learn_from(smooth) -> None:
     assert torch.equal(learner.leader.phi, before)
 
 
-def test_the_default_hyper_parameters_are_the_papers(smooth) -> None:
+def test_default_hyper_parameters_are_those_of_the_paper(smooth) -> None:
     o = smooth.learner("ftml").options
     assert (o.inner_rate, o.outer_rate, o.inner_steps, o.updates_per_task) == (0.001, 0.0005, 5, 50)
 
 
 def test_meta_training_makes_adaptation_faster(smooth) -> None:
-    """Tasks that differ in how labels are permuted: after meta-training, five steps of SGD learn one better than before."""
+    """On tasks with permuted labels, five SGD steps learn a task better after meta-training than before."""
 
     def batch(task: int, step: int) -> Batch:
-        made = smooth.batch(100 * task + step, count=10)
-        return Batch(made.x, (made.ids[..., 0] % 2 + task % 2) % 2, made.ids)
+        batch = smooth.batch(100 * task + step, count=10)
+        return Batch(batch.x, (batch.ids[..., 0] % 2 + task % 2) % 2, batch.ids)
 
     learner = smooth.learner("ftml", inner_rate=0.5, outer_rate=0.01, updates_per_task=24, support=10, query=10)
 
     def loss_after_adapting() -> float:
-        """On tasks of its own, not seen before or learned after."""
+        """On tasks that are used for nothing else."""
         total = 0.0
         for task in (900, 901):
             leader, support, query = learner.leader, batch(task, 0), batch(task, 1)

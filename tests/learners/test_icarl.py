@@ -1,4 +1,4 @@
-"""iCaRL: herding against brute force, means and exemplars by hand, and targets for classes that come, go and come back."""
+"""iCaRL: herding against brute force, means and exemplars by hand, and targets for recurring classes."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ from learners.training.exemplars import herding
 
 
 class PixelNet(EmbeddingNet):
-    """Its features are the picture's two pixels, whatever is learned; so means and exemplars are known by hand."""
+    """A network whose features are the image's two pixels, so that means and exemplars have known values."""
 
     features = 2
 
@@ -31,7 +31,7 @@ class PixelNet(EmbeddingNet):
 
 
 def by_angle(degrees: list[float], classes: int = 10, seeds: tuple[int, ...] = (0,), **options: Any) -> Learner:
-    """An iCaRL over pictures of two pixels: number i points in that direction (to the precision of a byte)."""
+    """An iCaRL on images of two pixels: image i is a vector with angle i (to the precision of a byte)."""
     turned = np.deg2rad(degrees)
     pixels = np.round(250 * np.stack([np.cos(turned), np.sin(turned)], 1)).astype(np.uint8).reshape(-1, 1, 1, 2)
     network = Network(PixelNet, dtype=torch.float64)
@@ -40,14 +40,14 @@ def by_angle(degrees: list[float], classes: int = 10, seeds: tuple[int, ...] = (
 
 
 def shown(learner: Learner, ids: list[int], labels: list[int]) -> Batch:
-    """A batch of these pictures, the same for every replicate."""
+    """A batch of these images, the same for every replicate."""
     shape = (learner.setting.replicates, len(ids))
-    made = torch.tensor(ids).expand(shape).unsqueeze(-1)
-    return Batch(learner.setting.require_images().gather(made), torch.tensor(labels).expand(shape), made)
+    image_ids = torch.tensor(ids).expand(shape).unsqueeze(-1)
+    return Batch(learner.setting.require_images().gather(image_ids), torch.tensor(labels).expand(shape), image_ids)
 
 
 def unit(degrees: float) -> Tensor:
-    """The direction as its picture shows it."""
+    """The unit vector with this angle, as stored in its image."""
     turned = math.radians(degrees)
     pixels = torch.tensor([round(250 * math.cos(turned)), round(250 * math.sin(turned))], dtype=torch.float64)
     return pixels / pixels.norm()
@@ -58,20 +58,20 @@ def unit(degrees: float) -> Tensor:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_herding_equals_brute_force(seed: int) -> None:
-    """Each choice, tried out against all others."""
+    """Each selection is compared with all alternatives."""
     features = F.normalize(torch.randn(8, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=1)
     rows, mean = features.numpy(), features.numpy().mean(0)
     order: list[int] = []
     for _ in range(8):
-        left = [i for i in range(8) if i not in order]
-        order.append(min(left, key=lambda i: float(np.linalg.norm(mean - rows[[*order, i]].mean(0)))))
+        remaining = [i for i in range(8) if i not in order]
+        order.append(min(remaining, key=lambda i: float(np.linalg.norm(mean - rows[[*order, i]].mean(0)))))
     assert herding(features, 8).tolist() == order
     assert herding(features, 3).tolist() == order[:3]
     assert herding(features, 100).tolist() == order
 
 
-def test_herding_in_float32_is_not_blunted_by_the_tolerance_for_ties() -> None:
-    """Of 300 unit vectors, the mean of 100 well chosen is nearer to the mean of all than that of any 100 at random."""
+def test_herding_in_float32_is_accurate_despite_the_tolerance_for_ties() -> None:
+    """The mean of the 100 selected of 300 unit vectors is closer to the mean of all than that of any random 100."""
     g = torch.Generator().manual_seed(0)
     features = F.normalize(torch.rand(300, 64, generator=g), dim=1)
     order = herding(features, 100)
@@ -84,26 +84,26 @@ def test_herding_in_float32_is_not_blunted_by_the_tolerance_for_ties() -> None:
 
 
 def test_herding_by_hand() -> None:
-    """On a line, where the mean of 0, 1, 2 and 9 is 3."""
+    """In one dimension: the mean of 0, 1, 2 and 9 is 3."""
     features = torch.tensor([[0.0], [1.0], [2.0], [9.0]], dtype=torch.float64)
-    # k=1: |3−2| = 1 is least. k=2: 2+1 → 1.5, off by 1.5; 2+0 → 1, off by 2; 2+9 → 5.5, off by 2.5.
-    # k=3: 2+1+9 → 4, off by 1; 2+1+0 → 1, off by 2.
+    # k=1: |3−2| = 1 is the smallest. k=2: 2+1 → 1.5, error 1.5; 2+0 → 1, error 2; 2+9 → 5.5, error 2.5.
+    # k=3: 2+1+9 → 4, error 1; 2+1+0 → 1, error 2.
     assert herding(features, 4).tolist() == [2, 1, 3, 0]
 
 
-def test_ties_go_to_the_first_to_arrive() -> None:
+def test_the_first_of_equal_features_is_selected() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     assert herding(features, 4).tolist() == [0, 1, 2, 3]
     for order in permutations(range(4)):
-        made = herding(features[list(order)], 2).tolist()
-        assert made[0] == 0
+        selection = herding(features[list(order)], 2).tolist()
+        assert selection[0] == 0
         other = [i for i in range(4) if order[i] % 2 != order[0] % 2]
-        assert made[1] == other[0]
+        assert selection[1] == other[0]
 
 
-def test_the_same_picture_twice_is_a_tie_whatever_rounding_says() -> None:
+def test_the_same_image_twice_is_a_tie_despite_rounding() -> None:
     features = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
-    features[2] += torch.tensor([1e-16, -2e-16])  # a bit nearer to the mean than the first
+    features[2] += torch.tensor([1e-16, -2e-16])  # slightly closer to the mean than the first
     assert herding(features, 3).tolist() == herding(features.flip(0), 3).tolist()
     assert herding(features.float(), 3).tolist() == herding(features.float().flip(0), 3).tolist()
 
@@ -111,8 +111,8 @@ def test_the_same_picture_twice_is_a_tie_whatever_rounding_says() -> None:
 # Exemplars
 
 
-def test_exemplars_are_herded_in_features_and_kept_in_order() -> None:
-    """Class 0 points to 0°, 20°, 80°: the mean of the three is nearest to 20°; the mean with 80° then beats that with 0°."""
+def test_exemplars_are_selected_by_herding_in_order() -> None:
+    """Class 0 has angles 0°, 20°, 80°: 20° is closest to their mean, and then 80° brings the mean closer than 0°."""
     angles = [0.0, 20.0, 80.0, 45.0]
     learner = by_angle(angles, memory=20)
     learner.begin_task()
@@ -128,7 +128,7 @@ def counts(learner: Learner) -> list[int]:
 
 
 def test_counts_with_tasks_of_two_five_and_three_classes() -> None:
-    """M = 21: ⌊21/2⌋ = 10 each, then ⌊21/7⌋ = 3, then ⌊21/10⌋ = 2; fewer where a class has shown fewer points."""
+    """M = 21: ⌊21/2⌋ = 10 each, then ⌊21/7⌋ = 3, then ⌊21/10⌋ = 2; fewer if a class has fewer datapoints."""
     learner = by_angle([float(i) for i in range(90)], memory=21)
     for classes, expected in (
         ([0, 1], [10, 10] + [0] * 8),
@@ -148,7 +148,7 @@ def test_counts_with_tasks_of_two_five_and_three_classes() -> None:
     assert learner.known.tolist() == [[True] * 10]
 
 
-def test_a_class_with_few_points_keeps_all_of_them() -> None:
+def test_a_class_with_few_datapoints_keeps_all() -> None:
     learner = by_angle([10.0, 20.0, 30.0], memory=100)
     learner.begin_task()
     learner.update(shown(learner, [0, 1, 2], [4, 4, 7]))
@@ -156,8 +156,8 @@ def test_a_class_with_few_points_keeps_all_of_them() -> None:
     assert [sorted(points.tolist()) for points in learner.exemplars[0] if len(points)] == [[0, 1], [2]]
 
 
-def test_a_class_that_comes_back_chooses_from_old_exemplars_and_new_points() -> None:
-    """Two exemplars of class 0 at 0° and 10°; it comes back at 60°, 70°, 80°, and class 1 does not."""
+def test_a_recurring_class_selects_from_old_exemplars_and_new_datapoints() -> None:
+    """Class 0 has exemplars at 0° and 10° and recurs at 60°, 70°, 80°; class 1 does not recur."""
     learner = by_angle([0.0, 10.0, 60.0, 70.0, 80.0, 30.0, 40.0], memory=10, classes=10)
     learner.begin_task()
     learner.update(shown(learner, [0, 1, 5, 6], [0, 0, 1, 1]))
@@ -166,14 +166,14 @@ def test_a_class_that_comes_back_chooses_from_old_exemplars_and_new_points() -> 
     learner.begin_task()
     learner.update(shown(learner, [2, 3, 4], [0, 0, 0]))
     learner.end_task()
-    candidates = torch.stack([unit(a) for a in (0, 10, 60, 70, 80)])  # by arrival: positions 0, 1, 4, 5, 6
+    candidates = torch.stack([unit(a) for a in (0, 10, 60, 70, 80)])  # in order of position: 0, 1, 4, 5, 6
     expected = [[0, 1, 4, 5, 6][i] for i in herding(candidates, 5).tolist()]
     assert learner.exemplars[0][0].tolist() == expected
     assert learner.exemplars[0][1].tolist() == old
 
 
-def test_a_tie_between_old_exemplars_goes_to_the_first_to_arrive_not_to_the_first_listed() -> None:
-    """36.87° and 53.13° mirror each other at 45° to the last bit; the second was listed first in its first task."""
+def test_a_tie_between_old_exemplars_goes_to_the_first_position_not_to_the_first_listed() -> None:
+    """36.87° and 53.13° are exactly symmetric about 45°; the second was listed first in its first task."""
     learner = by_angle([36.8699, 53.1301, 90.0, 0.0, 45.0])
     learner.begin_task()
     learner.update(shown(learner, [0, 1, 2], [0, 0, 0]))
@@ -194,7 +194,7 @@ def test_memory_must_hold_every_class() -> None:
 # Prediction
 
 
-def test_the_linear_head_predicts_until_there_are_exemplars() -> None:
+def test_the_linear_head_predicts_before_the_first_boundary() -> None:
     learner = by_angle([10.0, 80.0])
     learner.begin_task()
     batch = shown(learner, [0, 1], [0, 1])
@@ -206,13 +206,13 @@ def test_the_linear_head_predicts_until_there_are_exemplars() -> None:
 
 
 def test_nearest_renormalised_mean_predicts() -> None:
-    """Class 3 at 0° and 20°, class 5 at 90°: logits are −‖z − μ‖², with the mean of 0° and 20° stretched to length 1."""
+    """Class 3 at 0° and 20°, class 5 at 90°: logits are −‖z − μ‖², with the mean of 0° and 20° normalised."""
     learner = by_angle([0.0, 20.0, 90.0, 49.0, 51.0])
     learner.begin_task()
     learner.update(shown(learner, [0, 1, 2], [3, 3, 5]))
     learner.end_task()
     x = shown(learner, [3, 4], [0, 0]).x
-    logits = learner.predict(0.5 * x)[0]  # the length of a feature does not count
+    logits = learner.predict(0.5 * x)[0]  # the norm of a feature has no effect
     mu3 = unit(0) + unit(20)
     mu3, mu5 = mu3 / mu3.norm(), unit(90)
     for row, angle in zip(logits, (49, 51), strict=True):
@@ -223,7 +223,7 @@ def test_nearest_renormalised_mean_predicts() -> None:
     assert float(logits[:, unknown].max()) < -4.0
 
 
-def test_means_in_the_middle_of_a_task_take_its_points_along() -> None:
+def test_means_in_the_middle_of_a_task_include_its_datapoints() -> None:
     learner = by_angle([0.0, 90.0, 40.0, 80.0])
     learner.begin_task()
     learner.update(shown(learner, [0, 1], [0, 1]))
@@ -235,15 +235,15 @@ def test_means_in_the_middle_of_a_task_take_its_points_along() -> None:
     logits = learner.predict(x)[0, 0]
     assert float(logits[0]) == pytest.approx(-float((unit(0) - mu0).square().sum()), abs=1e-12)
     assert float(logits[2]) == pytest.approx(-float((unit(0) - unit(80)).square().sum()), abs=1e-12)
-    learner.update(shown(learner, [2], [0]))  # another point: the mean moves on
+    learner.update(shown(learner, [2], [0]))  # another datapoint changes the mean
     mu0 = unit(0) + 2 * unit(40)
     assert float(learner.predict(x)[0, 0, 0]) == pytest.approx(
         -float((unit(0) - mu0 / mu0.norm()).square().sum()), abs=1e-12
     )
 
 
-def test_means_are_made_anew_with_each_update() -> None:
-    """One update a task of two batches, after the second: then the first batch's points count too."""
+def test_means_are_recomputed_after_each_update() -> None:
+    """With one update per task of two batches, the means after the second batch include both batches."""
     learner = by_angle([0.0, 90.0, 40.0, 60.0], updates_per_task=1)
     learner.begin_task()
     for _ in range(2):
@@ -260,8 +260,8 @@ def test_means_are_made_anew_with_each_update() -> None:
     assert float(learner.predict(x)[0, 0, 0]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_mean_is_taken_over_evenly_chosen_points() -> None:
-    """Five exemplars and three points for a mean: the first, the middle and the last of the list."""
+def test_a_mean_uses_evenly_spaced_datapoints() -> None:
+    """Of five exemplars, a mean of three datapoints uses the first, the middle and the last."""
     learner = by_angle([0.0, 10.0, 20.0, 70.0, 80.0], mean_points=3)
     learner.begin_task()
     learner.update(shown(learner, [0, 1, 2, 3, 4], [0] * 5))
@@ -277,7 +277,7 @@ def test_a_mean_is_taken_over_evenly_chosen_points() -> None:
 # Learning
 
 
-def test_targets_are_labels_for_present_classes_and_the_teachers_sigmoids_for_absent_ones() -> None:
+def test_targets_are_labels_for_current_classes_and_the_teachers_sigmoids_for_absent_ones() -> None:
     learner = by_angle([float(10 * i) for i in range(9)], memory=20, update_batch=4)
     learner.begin_task()
     learner.update(shown(learner, [0, 1, 2], [0, 1, 2]))
@@ -285,7 +285,7 @@ def test_targets_are_labels_for_present_classes_and_the_teachers_sigmoids_for_ab
     learner.begin_task()
     learner.update(shown(learner, [3, 4], [1, 6]))
     learner.update(shown(learner, [5, 6], [6, 1]))
-    # Known: 0, 1, 2, 6; present: 1 and 6; 0 and 2 are absent.
+    # Known classes: 0, 1, 2, 6; current: 1 and 6; absent: 0 and 2.
     assert learner.update(shown(learner, [5], [6]))["distilled"].tolist() == [0.5]
     points = shown(learner, [0, 3, 4, 8], [0, 1, 6, 2])
     logits = learner.setting.network.logits(learner.model.phi, learner.model.statistics, points.x)
@@ -300,7 +300,7 @@ def test_targets_are_labels_for_present_classes_and_the_teachers_sigmoids_for_ab
     assert float(learner._loss(points)(logits)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_where_every_class_is_present_nothing_is_distilled() -> None:
+def test_without_absent_classes_nothing_is_distilled() -> None:
     learner = by_angle([float(10 * i) for i in range(9)])
     for _ in range(2):
         learner.begin_task()
@@ -314,21 +314,21 @@ def test_where_every_class_is_present_nothing_is_distilled() -> None:
         learner.end_task()
 
 
-def drawn_positions(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """A list that fills with the positions, per replicate, of every batch that training draws from now on."""
-    drawn: list[Tensor] = []
+def record_draws(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """A list to which every later draw of training appends its positions, per replicate."""
+    draws: list[Tensor] = []
     real = learner.replay.choose
 
     def choose(positions: list[Tensor], count: int) -> Batch:
-        drawn.extend(positions)
+        draws.extend(positions)
         return real(positions, count)
 
     monkeypatch.setattr(learner.replay, "choose", choose)
-    return drawn
+    return draws
 
 
-def test_it_trains_on_exemplars_and_the_present_task_alone(rainbow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And on the same ones after a reload."""
+def test_it_trains_on_exemplars_and_the_current_task_only(rainbow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a reload."""
     learner = rainbow.learner("icarl", (0, 1), memory=20, updates_per_task=4, update_batch=3)
     rainbow.drive(learner, 0, 10, predict=False)
     state = learner.state_dict()
@@ -338,9 +338,9 @@ def test_it_trains_on_exemplars_and_the_present_task_alone(rainbow, monkeypatch:
     exemplars = [{int(p) for points in by_class for p in points} for by_class in learner.exemplars]
     assert all(0 < len(one) <= 20 for one in exemplars)
     for one in (learner, other):
-        drawn = drawn_positions(one, monkeypatch)
+        draws = record_draws(one, monkeypatch)
         one.update(rainbow.batch(10, (0, 1)))
-        assert [set(positions.tolist()) for positions in drawn] == [old | set(range(40, 55)) for old in exemplars]
+        assert [set(positions.tolist()) for positions in draws] == [old | set(range(40, 55)) for old in exemplars]
     assert torch.equal(learner.model.phi, other.model.phi)
 
 
@@ -357,7 +357,7 @@ def test_pairs_have_two_classes_over_the_pair_feature(siamese) -> None:
 
 
 def test_predicts_from_the_state_alone(rainbow) -> None:
-    """Without pictures: the class means are in the state."""
+    """Without images, because the class means are in the state."""
     learner = rainbow.learner("icarl", (0, 1), memory=20, updates_per_task=4)
     rainbow.drive(learner, 0, 6, predict=False)
     setting = replace(rainbow.setting((0, 1)), images=None)

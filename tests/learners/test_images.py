@@ -1,4 +1,4 @@
-"""Pictures by id: exact values, views drawn by hand, pairs, and the array on disk left alone."""
+"""Images by id: exact values, views computed by hand, pairs, and the unchanged array on disk."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from learners import ImageTable, ViewArrays
 
 
-def test_plain_pictures() -> None:
+def test_plain_images() -> None:
     pixels = np.arange(2 * 3 * 2 * 2, dtype=np.uint8).reshape(2, 3, 2, 2)
     table = ImageTable(pixels, dtype=torch.float64)
     assert table.shape == (3, 2, 2)
@@ -27,7 +27,7 @@ def test_pairs_keep_their_axis() -> None:
 
 @pytest.fixture
 def views() -> ViewArrays:
-    """Of 2x2 pictures. Geometry 0: as stored. 1: a quarter turn to the left. 2: the mean, in the first pixel only."""
+    """Views of 2x2 images; geometry 0: as stored, 1: a quarter turn to the left, 2: the mean, in the first pixel only."""
     same = [[i] * 4 for i in range(4)]
     turned = [[i] * 4 for i in (1, 3, 0, 2)]
     half = [[0, 1, 2, 3], [4] * 4, [4] * 4, [4] * 4]
@@ -54,7 +54,7 @@ def test_views_by_hand(views: ViewArrays) -> None:
             assert torch.allclose(x[picture, channel], expected)
 
 
-def test_a_read_only_map_is_read_and_left_alone(tmp_path) -> None:
+def test_a_read_only_map_is_read_and_not_changed(tmp_path) -> None:
     path = tmp_path / "pixels.npy"
     np.save(path, np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2))
     before = path.read_bytes()

@@ -1,4 +1,4 @@
-"""LwF's distillation against its formula, and when there is a teacher."""
+"""LwF's distillation against its formula, and the tasks that have a teacher."""
 
 import math
 
@@ -20,7 +20,7 @@ def test_distillation_at_temperature_two_by_hand() -> None:
 def test_distillation_is_a_mean_over_datapoints_per_replicate() -> None:
     g = torch.Generator().manual_seed(0)
     student, teacher = (torch.randn(2, 5, 3, generator=g, dtype=torch.float64) for _ in range(2))
-    made = distillation(student, teacher, 2.0)
+    result = distillation(student, teacher, 2.0)
     for r in range(2):
         each = [
             sum(
@@ -31,7 +31,7 @@ def test_distillation_is_a_mean_over_datapoints_per_replicate() -> None:
             )
             for n in range(5)
         ]
-        assert float(made[r]) == pytest.approx(sum(each) / 5, rel=1e-12)
+        assert float(result[r]) == pytest.approx(sum(each) / 5, rel=1e-12)
 
 
 def test_distillation_has_the_gradient_of_the_originals_cross_entropy() -> None:
@@ -46,46 +46,46 @@ def test_distillation_has_the_gradient_of_the_originals_cross_entropy() -> None:
 
     theirs = -(at_temperature(teacher) * at_temperature(student).log()).sum(-1).mean()
     (expected,) = torch.autograd.grad(theirs, student)
-    (made,) = torch.autograd.grad(distillation(student, teacher, 2.0).sum(), student)
-    assert torch.allclose(made, expected, rtol=1e-12, atol=1e-15)
+    (result,) = torch.autograd.grad(distillation(student, teacher, 2.0).sum(), student)
+    assert torch.allclose(result, expected, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_distillation_is_finite_at_a_gap_of_300(dtype: torch.dtype) -> None:
-    """Teacher sure of one class, student of the other: KL is the student's surprise, 300 / T."""
+    """Teacher and student are certain of different classes: the KL divergence is 300 / T."""
     teacher = torch.tensor([[[300.0, 0.0]]], dtype=dtype)
     student = torch.tensor([[[0.0, 300.0]]], dtype=dtype, requires_grad=True)
-    made = distillation(student, teacher, 2.0)
-    assert float(made.detach()) == pytest.approx(150.0, rel=1e-6)
-    (gradient,) = torch.autograd.grad(made.sum(), student)
+    result = distillation(student, teacher, 2.0)
+    assert float(result.detach()) == pytest.approx(150.0, rel=1e-6)
+    (gradient,) = torch.autograd.grad(result.sum(), student)
     assert gradient.flatten().tolist() == pytest.approx([-0.5, 0.5], abs=1e-6)
     assert float(distillation(teacher, teacher, 2.0)) == 0.0
 
 
 @pytest.mark.parametrize(("t_squared", "weight"), [(True, 0.3 * 4.0), (False, 0.3)])
-def test_the_loss_is_both_terms(smooth, t_squared: bool, weight: float) -> None:
+def test_the_loss_is_the_sum_of_both_terms(smooth, t_squared: bool, weight: float) -> None:
     learner = smooth.learner("lwf", (0, 1), distillation=0.3, t_squared=t_squared)
     smooth.drive(learner, 0, 6)
     batch = smooth.batch(6, (0, 1))
     network, model, teacher = learner.setting.network, learner.model, learner.teacher
     student, _ = network.training_logits(model.phi, model.statistics, batch.x)
-    answers = network.logits(teacher.phi, teacher.statistics, batch.x)
+    teacher_logits = network.logits(teacher.phi, teacher.statistics, batch.x)
     expected = torch.stack(
         [
             F.cross_entropy(student[r], batch.y[r])
             + weight
             * F.kl_div(
                 (student[r] / 2).log_softmax(-1),
-                (answers[r] / 2).log_softmax(-1),
+                (teacher_logits[r] / 2).log_softmax(-1),
                 reduction="batchmean",
                 log_target=True,
             )
             for r in range(2)
         ]
     )
-    made = learner.update(batch)["loss"]
-    assert torch.allclose(made, expected, rtol=1e-12)
-    assert float((student - answers).abs().max()) > 1e-3  # the teacher has something to say
+    result = learner.update(batch)["loss"]
+    assert torch.allclose(result, expected, rtol=1e-12)
+    assert float((student - teacher_logits).abs().max()) > 1e-3  # the distillation term is not zero
 
 
 def test_the_teacher_is_the_model_at_the_boundary(smooth) -> None:
@@ -95,11 +95,11 @@ def test_the_teacher_is_the_model_at_the_boundary(smooth) -> None:
     smooth.drive(learner, 4, 7)
     assert torch.equal(learner.teacher.phi, at_boundary)
     assert not torch.equal(learner.model.phi, at_boundary)
-    assert learner.model.moments.steps == 7  # one optimiser throughout
+    assert learner.model.moments.steps == 7  # one optimiser for all tasks
 
 
 def test_without_a_teacher_it_is_plain_online_learning(smooth) -> None:
-    """In the first task, and with λ = 0 for ever."""
+    """In the first task, and with λ = 0 in every task."""
     online, first = smooth.learner("online", (0, 1)), smooth.learner("lwf", (0, 1), distillation=1.0)
     smooth.drive(online, 0, 4)
     smooth.drive(first, 0, 4)
@@ -112,8 +112,8 @@ def test_without_a_teacher_it_is_plain_online_learning(smooth) -> None:
     assert float((first.model.phi - online.model.phi).norm()) > 1e-4
 
 
-def test_it_remembers_more_than_without_a_teacher(smooth) -> None:
-    """Task two shows other pictures; a strong teacher keeps the answers on those of task one."""
+def test_a_teacher_reduces_forgetting(smooth) -> None:
+    """Task two has other images; with a strong teacher the predictions on those of task one change less."""
     moved = {}
     for weight in (0.0, 100.0):
         learner = smooth.learner("lwf", alpha=0.01, distillation=weight)

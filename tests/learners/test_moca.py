@@ -37,7 +37,7 @@ def made_points(
 
 
 def switching_points(counts: list[int], distance: float = 4.0, seed: int = 2) -> tuple[Tensor, Tensor]:
-    """Features of two classes, N(∓distance/2, 1), whose places are swapped from each part to the next."""
+    """Features of two classes, N(∓distance/2, 1), whose means are swapped from each part to the next."""
     draw = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 2, (1, sum(counts)), generator=draw)
     sign = torch.cat([torch.full((count,), (-1.0) ** part, dtype=D) for part, count in enumerate(counts)])
@@ -46,9 +46,9 @@ def switching_points(counts: list[int], distance: float = 4.0, seed: int = 2) ->
 
 
 def evidence(prior: Prior, z: Tensor, y: Tensor) -> Tensor:
-    """log p(z, y) of points that are one task: the features of a class are jointly Gaussian, the labels a Pólya urn.
+    """log p(z, y) of the datapoints of one task: the features of a class are jointly Gaussian, the labels a Pólya urn.
 
-    z [n, F], y [n], first replicate's prior. Nothing is learned point by point here.
+    z [n, F], y [n], with the first replicate's prior; computed jointly, not datapoint by datapoint.
     """
     total = torch.zeros((), dtype=D)
     alpha = prior.log_counts[0].exp()
@@ -65,11 +65,11 @@ def evidence(prior: Prior, z: Tensor, y: Tensor) -> Tensor:
 
 
 def enumerated_belief(prior: Prior, z: Tensor, y: Tensor) -> Tensor:
-    """p(present task began at s | points), s = 0 … n, over all 2ⁿ ways to cut n points into tasks."""
+    """p(current task started at s | datapoints), s = 0 … n, over all 2ⁿ divisions of n datapoints into tasks."""
     n = len(y)
     parts = {(a, b): evidence(prior, z[a:b], y[a:b]) for b in range(n + 1) for a in range(b + 1)}
     weights: list[list[Tensor]] = [[] for _ in range(n + 1)]
-    for cuts in itertools.product([False, True], repeat=n):  # cuts[i]: a task ends with point i
+    for cuts in itertools.product([False, True], repeat=n):  # cuts[i]: a task ends with datapoint i
         ends = [i + 1 for i, cut in enumerate(cuts) if cut]
         log_p = torch.tensor(sum(math.log(HAZARD if cut else 1 - HAZARD) for cut in cuts), dtype=D)
         for start, stop in itertools.pairwise([0, *ends, n]):
@@ -79,9 +79,9 @@ def enumerated_belief(prior: Prior, z: Tensor, y: Tensor) -> Tensor:
 
 
 def segmented_belief(prior: Prior, z: Tensor, y: Tensor) -> Tensor:
-    """The same for longer streams: sum over the last task's start first, with the evidence of whole tasks."""
+    """The same for longer streams: sums over the start of the last task first, with the evidence of complete tasks."""
     n = len(y)
-    starts = [torch.zeros((), dtype=D)]  # log p(points before s, a task begins at s)
+    starts = [torch.zeros((), dtype=D)]  # log p(datapoints before s, a task starts at s)
     for stop in range(1, n + 1):
         parts = [
             starts[s] + evidence(prior, z[s:stop], y[s:stop]) + (stop - s - 1) * math.log(1 - HAZARD) + math.log(HAZARD)
@@ -98,8 +98,8 @@ def learned(prior: Prior, z: Tensor, y: Tensor, most: int = 1000) -> Belief:
 
 
 class TestPCOC:
-    def test_posterior_and_predictive_are_the_closed_forms(self) -> None:
-        """One class, one feature, m=1, σ²=4, κ=2; points 3, 5, 4: mean (2·1+12)/5, variance of the next 4 (1 + 1/5)."""
+    def test_posterior_and_predictive_equal_their_closed_forms(self) -> None:
+        """One class, one feature, m=1, σ²=4, κ=2, datapoints 3, 5, 4: mean (2·1+12)/5, predictive variance 4 (1 + 1/5)."""
         prior = Prior(
             torch.tensor([[[1.0]]], dtype=D),
             torch.tensor([[[math.log(4)]]], dtype=D),
@@ -113,18 +113,18 @@ class TestPCOC:
         assert oldest.item() == pytest.approx(expected, rel=1e-12)
 
     def test_class_probabilities_are_counts_over_their_sum(self) -> None:
-        """α = (1, 2), labels 0, 0, 1: (1+2)/6 and (2+1)/6, before anything is known of z (equal densities)."""
+        """α = (1, 2), labels 0, 0, 1: (1+2)/6 and (2+1)/6, with equal densities of z."""
         prior = Prior.unflatten(torch.zeros(1, Prior.size(2, 1), dtype=D), 2)
         prior = prior._replace(log_counts=torch.tensor([[0.0, math.log(2)]], dtype=D))
         counts = torch.tensor([[[2.0, 1.0]]], dtype=D)
         density = log_joint(prior, counts * 0, torch.zeros(1, 1, 2, 1, dtype=D), torch.zeros(1, 1, 1, dtype=D))
         assert density.exp()[0, 0, 0, 1] / density.exp()[0, 0, 0, 0] == pytest.approx(2)
-        known = prior._replace(log_strength=prior.log_strength + 50)
-        seen = log_joint(known, counts, density.new_zeros(1, 1, 2, 1), density.new_zeros(1, 1, 1))
+        certain = prior._replace(log_strength=prior.log_strength + 50)
+        seen = log_joint(certain, counts, density.new_zeros(1, 1, 2, 1), density.new_zeros(1, 1, 1))
         assert seen[0, 0, 0].softmax(0).tolist() == pytest.approx([0.5, 0.5])
 
-    def test_point_by_point_is_the_joint_evidence(self) -> None:
-        """Product of predictives = multivariate Gaussian and Pólya urn of all points at once."""
+    def test_the_product_of_predictives_is_the_joint_evidence(self) -> None:
+        """The joint evidence is a multivariate Gaussian and a Pólya urn of all datapoints."""
         prior, (z, y) = made_prior(classes=3), made_points(12, classes=3)
         counts, sums = torch.zeros(1, 1, 3, dtype=D), torch.zeros(1, 1, 3, 3, dtype=D)
         total = 0.0
@@ -136,19 +136,19 @@ class TestPCOC:
 
 
 class TestBelief:
-    def test_of_nine_points_is_the_sum_over_all_512_segmentations(self) -> None:
+    def test_of_nine_datapoints_is_the_sum_over_all_512_segmentations(self) -> None:
         prior, (z, y) = made_prior(), made_points(9)
         belief = learned(prior, z, y)
         assert belief.start[0].tolist() == list(range(10))
         torch.testing.assert_close(belief.log_weight[0].exp(), enumerated_belief(prior, z[0], y[0]), rtol=1e-10, atol=0)
 
-    def test_of_thirty_points_is_the_run_length_posterior(self) -> None:
+    def test_of_thirty_datapoints_is_the_run_length_posterior(self) -> None:
         prior, (z, y) = made_prior(features=1), switching_points([12, 18])
         expected = segmented_belief(prior, z[0], y[0])
         torch.testing.assert_close(learned(prior, z, y).log_weight[0].exp(), expected, rtol=1e-9, atol=0)
 
     def test_at_a_change_point(self) -> None:
-        """Before it the first point holds the mass, at it there is doubt, soon after it none before it has any."""
+        """Before it, the first hypothesis has the mass; soon after it, no earlier hypothesis has any."""
         prior = Prior.unflatten(torch.zeros(1, Prior.size(2, 1), dtype=D), 2)
         z, y = switching_points([40, 20])
         before, at, after = (learned(prior, z[:, :n], y[:, :n]) for n in (40, 41, 50))
@@ -161,8 +161,8 @@ class TestBelief:
         assert float(before.run_length(40)) > 32
         assert 5 < float(after.run_length(50)) < 10.1
 
-    def test_predicts_the_mixture_weighed_by_p_of_x(self) -> None:
-        """Σ_h w_h p(x|h) p(y|x,h) / Σ_h w_h p(x|h), spelled out."""
+    def test_predicts_the_mixture_weighted_by_p_of_x(self) -> None:
+        """Σ_h w_h p(x|h) p(y|x,h) / Σ_h w_h p(x|h), computed directly."""
         prior, (z, y), (new, _) = made_prior(), made_points(4), made_points(6, seed=3)
         belief = learned(prior, z, y)
         for b in range(6):
@@ -172,7 +172,7 @@ class TestBelief:
             expected = ((weight / weight.sum())[:, None] * joint / p_x[:, None]).sum(0)
             torch.testing.assert_close(belief.predict(prior, new)[0, b].exp(), expected, rtol=1e-12, atol=0)
 
-    def test_keeps_the_best_fifty_of_eighty_points(self) -> None:
+    def test_keeps_the_best_fifty_of_eighty_hypotheses(self) -> None:
         prior, (z, y) = made_prior(features=1), switching_points([30, 30, 20], distance=1.5)
         exact_49, exact_50 = learned(prior, z[:, :49], y[:, :49]), learned(prior, z[:, :50], y[:, :50])
         torch.testing.assert_close(learned(prior, z[:, :49], y[:, :49], 50), exact_49)
@@ -191,8 +191,8 @@ class TestBelief:
         assert float((dense - exact.log_weight[0].exp()).abs().sum()) < 0.05
         torch.testing.assert_close(end.predict(prior, z), exact.predict(prior, z), rtol=0, atol=0.02)
 
-    def test_renews_what_is_in_the_window_and_keeps_what_has_left_it(self) -> None:
-        """Points 0–2 have left with the features they had; 3–5 have new ones; hypotheses 0, 2, 4 and 6."""
+    def test_recomputes_the_window_and_keeps_settled_statistics(self) -> None:
+        """Datapoints 0–2 are settled with their old features; 3–5 have new ones; hypotheses 0, 2, 4 and 6."""
         prior = made_prior(features=1, classes=1)
         belief = learned(prior, torch.arange(6.0, dtype=D).reshape(1, 6, 1), torch.zeros(1, 6, dtype=torch.int64))
         rows = torch.tensor([0, 2, 4, 6])
@@ -204,7 +204,7 @@ class TestBelief:
         assert belief.sums.flatten().tolist() == [123, 122, 90, 0]
         assert belief.counts.flatten().tolist() == [6, 4, 2, 0]
 
-    def test_stacked_is_alone(self) -> None:
+    def test_a_stack_equals_each_seed_alone(self) -> None:
         prior, (z, y) = made_prior(3, 3, 4), made_points(40, 3, 3, 4)
         stack = learned(prior, z, y, 10)
         for r in range(3):
@@ -223,7 +223,7 @@ class TestBelief:
 
 class TestWindowLoss:
     @pytest.mark.parametrize("points", [1, 2, 25])
-    def test_is_the_mean_loss_of_the_belief_from_point_to_point(self, points: int) -> None:
+    def test_equals_the_mean_loss_of_the_belief(self, points: int) -> None:
         prior, (z, y) = made_prior(2, 3, 4), made_points(points, 2, 3, 4)
         belief, losses = Belief.fresh(prior), []
         for t in range(points):
@@ -232,7 +232,7 @@ class TestWindowLoss:
             belief = belief.learn(prior, z[:, now], y[:, now], t, HAZARD, 1000)
         torch.testing.assert_close(window_loss(prior, z, y, HAZARD), torch.cat(losses, 1).mean(1), rtol=1e-11, atol=0)
 
-    def test_gradient_is_that_of_finite_differences(self) -> None:
+    def test_gradient_equals_finite_differences(self) -> None:
         (z, y), flat = made_points(14, 2, 3, 2), torch.cat([part.flatten(1) for part in made_prior(2, 3, 2)], 1)
 
         def loss(flat: Tensor, z: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class TestWindowLoss:
 
         assert torch.autograd.gradcheck(loss, (flat.requires_grad_(), z.requires_grad_()), rtol=1e-7, atol=1e-9)
 
-    def test_is_finite_far_away_and_with_its_gradient(self) -> None:
+    def test_is_finite_far_away_with_its_gradient(self) -> None:
         flat = torch.zeros(1, Prior.size(2, 3), requires_grad=True)
         z, y = made_points(30)
         far = (z * 1e9).clamp(-FARTHEST, FARTHEST).float().requires_grad_()
@@ -249,23 +249,23 @@ class TestWindowLoss:
         assert bool(loss.isfinite().all())
         assert all(bool(gradient.isfinite().all()) for gradient in gradients)
 
-    def test_window_of_newest_points(self) -> None:
+    def test_window_of_newest_datapoints(self) -> None:
         def window(start: int, stop: int) -> Window:
             number = torch.arange(start, stop)[None]
             return Window(number.float(), number, number[..., None], number[..., None].double(), start)
 
-        left, kept = window(0, 4).append(window(4, 7)).split(5)
-        assert (left.y.tolist(), left.first) == ([[0, 1, 2, 3, 4]], 0)
-        assert (kept.y.tolist(), kept.first) == ([[5, 6]], 5)
-        assert kept.z.shape == (1, 2, 1)
+        oldest, newest = window(0, 4).append(window(4, 7)).split(5)
+        assert (oldest.y.tolist(), oldest.first) == ([[0, 1, 2, 3, 4]], 0)
+        assert (newest.y.tolist(), newest.first) == ([[5, 6]], 5)
+        assert newest.z.shape == (1, 2, 1)
 
 
-SMALL: dict[str, Any] = {"window": 12, "hypotheses": 6}  # at batches of five, both are full after three
+SMALL: dict[str, Any] = {"window": 12, "hypotheses": 6}  # with batches of five, both are full after three
 
 
 class TestLearner:
     def test_steps_along_the_gradient_of_the_window_loss(self, smooth: Any) -> None:
-        """After one batch Adam's first moment is a tenth of the gradient: against central differences, all parameters."""
+        """After one batch, Adam's first moment is a tenth of the gradient; compared with central differences."""
         learner, batch = smooth.learner("moca"), smooth.batch(0)
         start, network = learner.parameters, learner.setting.network
         learner.update(batch)
@@ -281,13 +281,13 @@ class TestLearner:
         gradient = 10 * learner.moments.m[0]
         assert float((gradient - numeric).norm() / numeric.norm()) < 1e-7
 
-    def test_gradient_evaluations_are_the_windows_points(self, smooth: Any) -> None:
+    def test_gradient_evaluations_are_the_datapoints_of_the_window(self, smooth: Any) -> None:
         learner = smooth.learner("moca", **SMALL)
         smooth.drive(learner, 0, 4)
         assert learner.setting.network.gradient_evaluations == 5 + 10 + 12 + 12
 
-    def test_statistics_are_those_of_the_features(self, smooth: Any) -> None:
-        """As long as the window holds everything: sums of the features of the gradient's pass, per beginning and class."""
+    def test_statistics_are_sums_of_the_features(self, smooth: Any) -> None:
+        """While the window holds all datapoints: sums of the gradient pass's features, per hypothesis and class."""
         learner = smooth.learner("moca")
         smooth.drive(learner, 0, 3)
         window, belief = learner.window, learner.belief
@@ -297,8 +297,8 @@ class TestLearner:
                 expected = window.z[0, start:][window.y[0, start:] == c].sum(0)
                 torch.testing.assert_close(belief.sums[0, h, c], expected, rtol=0, atol=1e-12)
 
-    def test_counts_survive_the_window(self, smooth: Any) -> None:
-        """The hypothesis that the stream is one task has seen all its labels, window or not."""
+    def test_counts_include_datapoints_before_the_window(self, smooth: Any) -> None:
+        """The hypothesis of a single task counts all labels, also of datapoints that left the window."""
         learner = smooth.learner("moca", window=12, hypotheses=1000)
         smooth.drive(learner, 0, 6)
         labels = torch.cat([smooth.batch(step).y for step in range(6)], 1)[0]
@@ -309,13 +309,13 @@ class TestLearner:
         learner = smooth.learner("moca", meta_every=2)
         seen = [learner.parameters]
         for step in range(4):
-            made = learner.update(smooth.batch(step))
+            diagnostics = learner.update(smooth.batch(step))
             seen.append(learner.parameters)
-            assert ("window_loss" in made) == (step % 2 == 1)
+            assert ("window_loss" in diagnostics) == (step % 2 == 1)
         assert [bool(torch.equal(a, b)) for a, b in itertools.pairwise(seen)] == [True, False, True, False]
 
     @pytest.mark.parametrize("name", ["rainbow", "siamese"])
-    def test_stacked_is_alone(self, request: pytest.FixtureRequest, name: str) -> None:
+    def test_a_stack_equals_each_seed_alone(self, request: pytest.FixtureRequest, name: str) -> None:
         world = request.getfixturevalue(name)
         stack = world.learner("moca", (0, 1), **SMALL)
         world.drive(stack, 0, 8)
@@ -327,10 +327,8 @@ class TestLearner:
 
     @pytest.mark.parametrize("name", ["rainbow", "siamese"])
     @pytest.mark.parametrize("pretrained", [False, True])
-    def test_saved_and_loaded_is_uninterrupted(
-        self, request: pytest.FixtureRequest, name: str, pretrained: bool
-    ) -> None:
-        """With hypotheses pruned and points that have left the window; in float32, to the last bit."""
+    def test_resumed_equals_uninterrupted(self, request: pytest.FixtureRequest, name: str, pretrained: bool) -> None:
+        """With dropped hypotheses and datapoints that left the window; in float32, bit for bit."""
         world = replace(request.getfixturevalue(name), dtype=torch.float32)
         options = SMALL | ({"pretrain_tasks": 1, "pretrain_passes": 1} if pretrained else {})
         learner = world.learner("moca", (0, 1), **options)
@@ -348,7 +346,7 @@ class TestLearner:
             one, another = learner.update(batch), other.update(batch)
             assert all(torch.equal(one[key], another[key]) for key in one)
 
-    def test_loaded_without_pictures_predicts(self, rainbow: Any) -> None:
+    def test_predicts_when_loaded_without_images(self, rainbow: Any) -> None:
         learner = rainbow.learner("moca", **SMALL)
         rainbow.drive(learner, 0, 4)
         blind = type(learner)(learner.options, replace(rainbow.setting(), images=None))
@@ -359,13 +357,15 @@ class TestLearner:
     def test_predictions_are_log_probabilities(self, rainbow: Any) -> None:
         learner = rainbow.learner("moca")
         x = rainbow.batch(70, count=70).x
-        torch.testing.assert_close(learner.predict(x).exp(), torch.full((1, 70, 10), 0.1, dtype=D))  # nothing seen yet
+        torch.testing.assert_close(
+            learner.predict(x).exp(), torch.full((1, 70, 10), 0.1, dtype=D)
+        )  # before any datapoint
         rainbow.drive(learner, 0, 3)
         torch.testing.assert_close(learner.predict(x).exp().sum(2), torch.ones(1, 70, dtype=D))
 
 
 class Switching:
-    """Tasks on the smooth network's 1×2×3 pictures: class c is a bright pixel, and each task deals the classes anew."""
+    """Tasks on 1×2×3 images: class c is a bright pixel, and each task permutes the classes."""
 
     def __init__(self, seed: int) -> None:
         self.draw = np.random.default_rng(seed)
@@ -383,41 +383,41 @@ class Switching:
 
 
 def errors(learner: Learner, tasks: list[list[Batch]]) -> np.ndarray:
-    """Share of wrong answers, before learning, by task and batch."""
-    found = []
+    """Error rates before learning, per task and batch."""
+    rates = []
     for task in tasks:
         for batch in task:
-            found.append(float((learner.predict(batch.x).argmax(2) != batch.y).double().mean()))
+            rates.append(float((learner.predict(batch.x).argmax(2) != batch.y).double().mean()))
             learner.update(batch)
-    return np.array(found).reshape(len(tasks), -1)
+    return np.array(rates).reshape(len(tasks), -1)
 
 
 class TestLearning:
-    def test_adapts_within_a_task_and_better_in_later_ones(self, smooth: Any) -> None:
-        made = Switching(0)
-        stream = [made.task(8) for _ in range(20)]
-        found = errors(smooth.learner("moca", alpha=0.01), stream)
+    def test_adapts_within_a_task_and_faster_in_later_ones(self, smooth: Any) -> None:
+        source = Switching(0)
+        stream = [source.task(8) for _ in range(20)]
+        rates = errors(smooth.learner("moca", alpha=0.01), stream)
         plain = errors(smooth.learner("online", alpha1=0.01), stream)
-        late = found[10:]
+        late = rates[10:]
         assert late[:, 4:].mean() < 0.1
-        assert late.mean() < 0.75 * found[:5].mean()
+        assert late.mean() < 0.75 * rates[:5].mean()
         assert late.mean() < 0.5 * plain[10:].mean()
 
-    def test_pretrained_features_help_from_the_first_task_on_and_stay(self, smooth: Any) -> None:
-        made = Switching(1)
-        others, stream = [made.task(8) for _ in range(10)], [made.task(8) for _ in range(6)]
+    def test_pretrained_features_help_from_the_first_task_on_and_do_not_change(self, smooth: Any) -> None:
+        source = Switching(1)
+        others, stream = [source.task(8) for _ in range(10)], [source.task(8) for _ in range(6)]
         options: dict[str, Any] = {"alpha": 0.01, "pretrain_tasks": 10, "pretrain_passes": 2}
         learner = smooth.learner("moca", **options)
         learner.pretrain([batch for task in others for batch in task])
         fixed = learner.parameters
         assert (learner.seen, learner.window, learner.belief.start.tolist()) == (0, None, [[0]])
-        found = errors(learner, stream)
+        rates = errors(learner, stream)
         assert torch.equal(learner.parameters, fixed)
         assert learner.seen == 6 * 8 * 5
         untrained = errors(smooth.learner("moca", alpha=0.01), stream)
-        assert found[:, 1:].mean() < 0.5 * untrained[:, 1:].mean()  # nobody can know a task's first points
+        assert rates[:, 1:].mean() < 0.5 * untrained[:, 1:].mean()  # the first datapoints of a task are unpredictable
 
-    def test_must_be_pretrained_first_if_told_so(self, smooth: Any) -> None:
+    def test_pretrain_must_come_before_update(self, smooth: Any) -> None:
         learner = smooth.learner("moca", pretrain_tasks=3)
         with pytest.raises(ValueError, match=r"pretrain\(\) must come before update\(\).*pretrain_tasks=3"):
             learner.update(smooth.batch(0))

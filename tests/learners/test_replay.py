@@ -1,4 +1,4 @@
-"""The replay reference: one step on the new batch and as many points of 𝓑."""
+"""The replay baseline: one step on the new batch and equally many datapoints of 𝓑."""
 
 import torch
 from torch.nn import functional as F
@@ -6,17 +6,17 @@ from torch.nn import functional as F
 from learners.training.optim import Adam
 
 
-def test_one_step_on_the_joined_batch(smooth) -> None:
+def test_one_step_on_the_joint_batch(smooth) -> None:
     learner = smooth.learner("replay", (0, 1), alpha1=0.02)
     network, phi, statistics = learner.setting.network, learner.model.phi, learner.model.statistics
     moments = learner.model.moments
     for step in range(3):
         generators = learner.replay.state_dict()
         batch = smooth.batch(step, (0, 1))
-        made = learner.update(batch)
+        diagnostics = learner.update(batch)
         after_drawing = learner.replay.state_dict()
         learner.replay.load_state_dict(generators)
-        old = learner.replay.sample(5)  # of 𝓑 with the new batch in it
+        old = learner.replay.sample(5)  # from 𝓑, which includes the new batch
         learner.replay.load_state_dict(after_drawing)
         at = phi.clone().requires_grad_()
         logits, _ = network.training_logits(at, statistics, torch.cat([batch.x, old.x], 1))
@@ -25,11 +25,11 @@ def test_one_step_on_the_joined_batch(smooth) -> None:
         (gradient,) = torch.autograd.grad(losses.sum(), at)
         phi, moments = Adam(0.02).step(phi, gradient, moments)
         assert torch.allclose(learner.model.phi, phi, rtol=1e-12, atol=1e-12)
-        assert torch.allclose(made["loss"], losses.detach(), rtol=1e-12)
+        assert torch.allclose(diagnostics["loss"], losses.detach(), rtol=1e-12)
     assert network.gradient_evaluations == 3 * 10
 
 
-def test_a_short_batch_is_joined_with_as_few(smooth) -> None:
+def test_a_short_batch_is_joined_with_equally_many_old_datapoints(smooth) -> None:
     learner = smooth.learner("replay")
     learner.update(smooth.batch(0))
     learner.update(smooth.batch(1, count=2))

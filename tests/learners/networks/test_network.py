@@ -1,4 +1,4 @@
-"""Flat parameters, initial values, replicates and batch norm, by autograd and by hand alike."""
+"""Flat parameters, initial values, replicates and batch norm, of autograd and hand-written passes."""
 
 import pytest
 import torch
@@ -24,10 +24,10 @@ def batch(name: str, R: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x, torch.randint(CLASSES, (R, N), generator=g)
 
 
-def filled(made: Network, phi: Tensor, statistics: Tensor, r: int = 0) -> EmbeddingNet:
-    """An ordinary module of its own, with the parameters and statistics of replicate r."""
-    module = NETWORKS["siamese" if isinstance(made.module, SiameseNet) else "rainbow"](SHAPE, CLASSES).to(phi.dtype)
-    named = {**_unflatten(phi, made._parameters), **_unflatten(statistics, made._statistics)}
+def module_of(net: Network, phi: Tensor, statistics: Tensor, r: int = 0) -> EmbeddingNet:
+    """A separate module with the parameters and statistics of replicate r."""
+    module = NETWORKS["siamese" if isinstance(net.module, SiameseNet) else "rainbow"](SHAPE, CLASSES).to(phi.dtype)
+    named = {**_unflatten(phi, net._parameters), **_unflatten(statistics, net._statistics)}
     module.load_state_dict({name: value[r] for name, value in named.items()}, strict=False)
     return module
 
@@ -47,9 +47,9 @@ def test_flatten_and_unflatten() -> None:
 
 
 @pytest.mark.parametrize(("name", "tangent"), KINDS)
-def test_initial_values_are_pytorchs(name: str, tangent: bool) -> None:
-    made = network(name, tangent, torch.float32)
-    phi, statistics = made.initial([3, 8])
+def test_initial_values_are_those_of_pytorch(name: str, tangent: bool) -> None:
+    net = network(name, tangent, torch.float32)
+    phi, statistics = net.initial([3, 8])
     for r, seed in enumerate((3, 8)):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(seed, "network"))
@@ -60,152 +60,152 @@ def test_initial_values_are_pytorchs(name: str, tangent: bool) -> None:
 
 
 def test_another_purpose_has_other_values() -> None:
-    made = network("rainbow", True)
-    assert not torch.equal(made.initial([0])[0], made.initial([0], "network of task 1")[0])
-    assert torch.equal(made.initial([0])[0], made.initial([0])[0])
+    net = network("rainbow", True)
+    assert not torch.equal(net.initial([0])[0], net.initial([0], "network of task 1")[0])
+    assert torch.equal(net.initial([0])[0], net.initial([0])[0])
 
 
-def test_parameters_are_as_many_as_the_paper_has() -> None:
-    """Rainbow on 28x28 in ten classes: 3·9·32+32, 32·9·32+32, 32·9·64+64, 64·9·64+64, 64·10+10."""
+def test_number_of_parameters_is_that_of_the_paper() -> None:
+    """Rainbow for 28x28 images and ten classes: 3·9·32+32, 32·9·32+32, 32·9·64+64, 64·9·64+64, 64·10+10."""
     phi, statistics = build("rainbow", (3, 28, 28), 10).initial([0])
     assert phi.shape == (1, 896 + 9248 + 18496 + 36928 + 650)
     assert statistics.shape == (1, 0)
 
 
 @pytest.mark.parametrize(("name", "tangent"), KINDS)
-def test_global_generator_is_left_alone(name: str, tangent: bool) -> None:
+def test_global_generator_is_unchanged(name: str, tangent: bool) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    made = network(name, tangent)
-    phi, statistics = made.initial([0, 1])
+    net = network(name, tangent)
+    phi, statistics = net.initial([0, 1])
     x, y = batch(name, 2)
-    made.training_pass(phi, statistics, x, cross_entropy(y), twice=True).hessian_vector_product(phi)
+    net.training_pass(phi, statistics, x, cross_entropy(y), twice=True).hessian_vector_product(phi)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(("name", "tangent"), KINDS)
-def test_stack_is_each_alone(name: str, tangent: bool) -> None:
-    made = network(name, tangent)
-    phi, statistics = made.initial([0, 1, 2])
+def test_a_stack_equals_each_replicate_alone(name: str, tangent: bool) -> None:
+    net = network(name, tangent)
+    phi, statistics = net.initial([0, 1, 2])
     x, y = batch(name, 3)
-    stack = made.training_pass(phi, statistics, x, cross_entropy(y), twice=True)
+    stack = net.training_pass(phi, statistics, x, cross_entropy(y), twice=True)
     product = stack.hessian_vector_product(phi)
     for r in range(3):
         one = slice(r, r + 1)
-        alone = made.training_pass(phi[one], statistics[one], x[one], cross_entropy(y[one]), twice=True)
+        alone = net.training_pass(phi[one], statistics[one], x[one], cross_entropy(y[one]), twice=True)
         torch.testing.assert_close(stack.loss[one], alone.loss, rtol=1e-11, atol=0)
         for a, b in (
             (stack.gradient[one], alone.gradient),
             (stack.statistics[one], alone.statistics),
             (product[one], alone.hessian_vector_product(phi[one])),
-            (made.logits(phi, statistics, x)[one], made.logits(phi[one], statistics[one], x[one])),
-            (made.embed(phi, statistics, x)[one], made.embed(phi[one], statistics[one], x[one])),
+            (net.logits(phi, statistics, x)[one], net.logits(phi[one], statistics[one], x[one])),
+            (net.embed(phi, statistics, x)[one], net.embed(phi[one], statistics[one], x[one])),
         ):
             assert (a - b).norm() <= 1e-9 * b.norm()
 
 
 @pytest.mark.parametrize("tangent", [False, True])
-def test_batch_norm_is_pytorchs(tangent: bool) -> None:
-    """A training pass takes the batch's statistics and moves the running ones as nn.BatchNorm2d does; only its own."""
-    made = network("siamese", tangent)
-    phi, statistics = made.initial([0])
+def test_batch_norm_is_that_of_pytorch(tangent: bool) -> None:
+    """A training pass uses the batch's statistics and returns updated running ones, as nn.BatchNorm2d does."""
+    net = network("siamese", tangent)
+    phi, statistics = net.initial([0])
     statistics = statistics + 0.3
-    given = statistics.clone()
+    before = statistics.clone()
     x, y = batch("siamese", 1)
-    made_pass = made.training_pass(phi, statistics, x, cross_entropy(y), twice=True)
-    made_pass.hessian_vector_product(phi)
-    made.logits(phi, statistics, x)
-    made.embed(phi, statistics, x)
-    assert torch.equal(statistics, given)
+    training_pass = net.training_pass(phi, statistics, x, cross_entropy(y), twice=True)
+    training_pass.hessian_vector_product(phi)
+    net.logits(phi, statistics, x)
+    net.embed(phi, statistics, x)
+    assert torch.equal(statistics, before)
 
-    module = filled(made, phi, given).train()
+    module = module_of(net, phi, before).train()
     loss = nn.functional.cross_entropy(module(x[0]), y[0])
-    torch.testing.assert_close(made_pass.loss[0], loss.detach(), rtol=1e-9, atol=0)
+    torch.testing.assert_close(training_pass.loss[0], loss.detach(), rtol=1e-9, atol=0)
     after = [b.flatten() for name, b in module.named_buffers() if "num_batches" not in name]
-    torch.testing.assert_close(made_pass.statistics[0], torch.cat(after), rtol=1e-9, atol=1e-12)
-    assert not torch.equal(made_pass.statistics, given)
-    assert torch.equal(made.training_logits(phi, statistics, x)[1].isfinite(), torch.ones_like(given).bool())
+    torch.testing.assert_close(training_pass.statistics[0], torch.cat(after), rtol=1e-9, atol=1e-12)
+    assert not torch.equal(training_pass.statistics, before)
+    assert torch.equal(net.training_logits(phi, statistics, x)[1].isfinite(), torch.ones_like(before).bool())
 
 
 @pytest.mark.parametrize("tangent", [False, True])
 def test_prediction_uses_the_running_statistics(tangent: bool) -> None:
-    made = network("siamese", tangent)
-    phi, statistics = made.initial([0])
+    net = network("siamese", tangent)
+    phi, statistics = net.initial([0])
     statistics = statistics + 0.3
     x, _ = batch("siamese", 1)
-    expected = filled(made, phi, statistics).eval()(x[0])
-    torch.testing.assert_close(made.logits(phi, statistics, x)[0], expected.detach(), rtol=1e-9, atol=1e-12)
-    # So that a point's prediction does not depend on its company:
-    torch.testing.assert_close(made.logits(phi, statistics, x[:, :1])[0], expected[:1].detach(), rtol=1e-9, atol=1e-12)
+    expected = module_of(net, phi, statistics).eval()(x[0])
+    torch.testing.assert_close(net.logits(phi, statistics, x)[0], expected.detach(), rtol=1e-9, atol=1e-12)
+    # A datapoint's prediction does not depend on the rest of its batch:
+    torch.testing.assert_close(net.logits(phi, statistics, x[:, :1])[0], expected[:1].detach(), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("tangent", [False, True])
 def test_pair_branches_are_one_batch(tangent: bool) -> None:
-    """The statistics are of all 2N pictures, whichever of a pair they stand in: not of each branch by itself."""
-    made = network("siamese", tangent)
-    phi, statistics = made.initial([0])
+    """The statistics are those of all 2N images, not of each branch separately."""
+    net = network("siamese", tangent)
+    phi, statistics = net.initial([0])
     x, y = batch("siamese", 1)
     shuffled = x.flatten(1, 2)[:, torch.tensor([4, 2, 0, 5, 1, 3])].unflatten(1, (N, 2))
     first = slice(0, 64)  # the first layer's mean and variance
-    a = made.training_pass(phi, statistics, x, cross_entropy(y)).statistics[:, first]
-    b = made.training_pass(phi, statistics, shuffled, cross_entropy(y)).statistics[:, first]
+    a = net.training_pass(phi, statistics, x, cross_entropy(y)).statistics[:, first]
+    b = net.training_pass(phi, statistics, shuffled, cross_entropy(y)).statistics[:, first]
     torch.testing.assert_close(a, b, rtol=1e-10, atol=0)
-    weight, bias = (_unflatten(phi, made._parameters)[f"convolutions.0.{part}"][0] for part in ("weight", "bias"))
+    weight, bias = (_unflatten(phi, net._parameters)[f"convolutions.0.{part}"][0] for part in ("weight", "bias"))
     activations = nn.functional.conv2d(x[0].flatten(0, 1), weight, bias, padding=1).relu()
     torch.testing.assert_close(a[0, :32], 0.1 * activations.mean((0, 2, 3)), rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("tangent", [False, True])
 def test_pairs_are_symmetric(tangent: bool) -> None:
-    made = network("siamese", tangent)
-    phi, statistics = made.initial([0])
+    net = network("siamese", tangent)
+    phi, statistics = net.initial([0])
     x, y = batch("siamese", 1)
-    a, b = (made.training_pass(phi, statistics, z, cross_entropy(y), True) for z in (x, x.flip(2)))
+    a, b = (net.training_pass(phi, statistics, z, cross_entropy(y), True) for z in (x, x.flip(2)))
     torch.testing.assert_close(a.loss, b.loss, rtol=1e-9, atol=0)
     assert (a.gradient - b.gradient).norm() <= 1e-9 * b.gradient.norm()
     v = torch.ones_like(phi)
     product = b.hessian_vector_product(v)
     assert (a.hessian_vector_product(v) - product).norm() <= 1e-9 * product.norm()
-    torch.testing.assert_close(made.logits(phi, statistics, x), made.logits(phi, statistics, x.flip(2)))
+    torch.testing.assert_close(net.logits(phi, statistics, x), net.logits(phi, statistics, x.flip(2)))
 
 
 @pytest.mark.parametrize(("name", "tangent"), KINDS)
 def test_gradient_evaluations(name: str, tangent: bool) -> None:
-    """Per replicate: N for a gradient, 2N for a Hessian-vector product, nothing for a prediction."""
-    made = network(name, tangent)
-    phi, statistics = made.initial([0, 1])
+    """Per replicate: N for a gradient, 2N for a Hessian-vector product, none for a prediction."""
+    net = network(name, tangent)
+    phi, statistics = net.initial([0, 1])
     x, y = batch(name, 2)
-    made.logits(phi, statistics, x)
-    assert made.gradient_evaluations == 0
-    made.training_pass(phi, statistics, x, cross_entropy(y))
-    assert made.gradient_evaluations == N
-    twice = made.training_pass(phi, statistics, x, cross_entropy(y), twice=True)
+    net.logits(phi, statistics, x)
+    assert net.gradient_evaluations == 0
+    net.training_pass(phi, statistics, x, cross_entropy(y))
+    assert net.gradient_evaluations == N
+    twice = net.training_pass(phi, statistics, x, cross_entropy(y), twice=True)
     twice.hessian_vector_product(phi)
     twice.hessian_vector_product(phi)
-    assert made.gradient_evaluations == N + N + 4 * N
+    assert net.gradient_evaluations == N + N + 4 * N
 
 
 @pytest.mark.parametrize(("name", "tangent"), KINDS)
 def test_head_is_a_view_of_the_last_layer(name: str, tangent: bool) -> None:
-    made = network(name, tangent)
-    phi, statistics = made.initial([0, 1])
+    net = network(name, tangent)
+    phi, statistics = net.initial([0, 1])
     x, _ = batch(name, 2)
-    weight, bias = made.head(phi)
-    features = made.embed(phi, statistics, x)
+    weight, bias = net.head(phi)
+    features = net.embed(phi, statistics, x)
     expected = torch.einsum("rcf,rnf->rnc", weight, features) + bias.unsqueeze(1)
-    torch.testing.assert_close(made.logits(phi, statistics, x), expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(net.logits(phi, statistics, x), expected, rtol=1e-9, atol=1e-12)
     bias.fill_(7)
     assert (phi[:, -CLASSES:] == 7).all()
 
 
-def test_too_small_pictures_are_refused() -> None:
+def test_too_small_images_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 16x16"):
         RainbowNet((3, 15, 20), 10)
     with pytest.raises(ValueError, match="at least 8x8"):
         SiameseNet((3, 8, 7), 2)
 
 
-def test_a_network_of_ones_own_must_say_how_it_embeds() -> None:
+def test_a_user_defined_network_must_define_embed() -> None:
     class Empty(EmbeddingNet):
         pass
 

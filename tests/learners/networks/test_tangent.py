@@ -1,4 +1,4 @@
-"""The hand-written passes against autograd's, in value, in every place where they could part."""
+"""The hand-written passes have the values of autograd's, in every case where they could differ."""
 
 from collections.abc import Callable
 
@@ -21,9 +21,9 @@ CLASSES = 5
 
 
 def networks(name: str, size: tuple[int, int], dtype: torch.dtype = torch.float64) -> tuple[Network, Network]:
-    """By hand, and by autograd."""
-    made = [build(name, (3, *size), CLASSES, dtype=dtype, tangent=tangent) for tangent in (True, False)]
-    return made[0], made[1]
+    """The hand-written network, and that of autograd."""
+    pair = [build(name, (3, *size), CLASSES, dtype=dtype, tangent=tangent) for tangent in (True, False)]
+    return pair[0], pair[1]
 
 
 def pictures(name: str, size: tuple[int, int], R: int, N: int = 3, seed: int = 0) -> Tensor:
@@ -33,7 +33,7 @@ def pictures(name: str, size: tuple[int, int], R: int, N: int = 3, seed: int = 0
 
 
 def flat_areas(x: Tensor) -> Tensor:
-    """One colour with a bar and a rectangle on it, as digits on their ground: most of max-pool's windows are ties."""
+    """Images of a bar and a rectangle on one colour, like digits: most windows of the max-pool are ties."""
     x = x[..., :1, :1].expand(x.shape).clone()
     x[..., 5:9, 3:4] = 1
     x[..., 2:4, 2:7] = 0.5
@@ -54,7 +54,7 @@ def brier(y: Tensor) -> Loss:
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Relative, by norm."""
+    """The relative distance, by norm."""
     if not b.any():
         return float(a.norm())
     return float((a - b).norm() / b.norm())
@@ -74,7 +74,7 @@ def assert_equal_passes(
     assert a.statistics.shape == b.statistics.shape
     assert distance(a.loss, b.loss) < 1e-12
     assert distance(a.gradient, b.gradient) < 1e-10
-    for seed in (1, 2):  # twice: a product leaves nothing behind
+    for seed in (1, 2):  # twice: a product does not change the pass
         v = direction(phi, seed)
         assert distance(a.hessian_vector_product(v), b.hessian_vector_product(v)) < 1e-10
 
@@ -91,7 +91,7 @@ def test_equal_on_flat_areas(name: str, size: tuple[int, int]) -> None:
 
 
 def test_ties_in_single_precision() -> None:
-    """Windows of equal values are equal to the last bit in both, so both take the first."""
+    """Equal values in a window are equal bit for bit in both passes, so that both select the first."""
     x = flat_areas(pictures("rainbow", (28, 28), 1, N=8)).float()
     by_hand, by_autograd = networks("rainbow", (28, 28), torch.float32)
     phi, statistics = by_autograd.initial([0])
@@ -102,7 +102,7 @@ def test_ties_in_single_precision() -> None:
 
 
 def no_biases(network: Network, phi: Tensor) -> None:
-    """Every value before a ReLU is exactly 0 for a black picture."""
+    """Make every input of a ReLU exactly 0 for a black image."""
     offset = 0
     for name, p in network.module.named_parameters():
         if name.startswith("convolutions") and name.endswith("bias"):
@@ -112,7 +112,9 @@ def no_biases(network: Network, phi: Tensor) -> None:
 
 @pytest.mark.parametrize("change", [None, no_biases])
 @pytest.mark.parametrize(("name", "size"), SMALL)
-def test_equal_on_black(name: str, size: tuple[int, int], change: Callable[[Network, Tensor], None] | None) -> None:
+def test_equal_on_black_images(
+    name: str, size: tuple[int, int], change: Callable[[Network, Tensor], None] | None
+) -> None:
     x = torch.zeros_like(pictures(name, size, 2))
     assert_equal_passes(name, size, x, cross_entropy(labels(2)), change)
 
@@ -140,7 +142,7 @@ def test_logits_far_apart(gap: float) -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
-def test_stack_is_each_alone(name: str, size: tuple[int, int]) -> None:
+def test_a_stack_equals_each_replicate_alone(name: str, size: tuple[int, int]) -> None:
     network = networks(name, size)[0]
     phi, statistics = network.initial([0, 1, 2])
     x, y, v = pictures(name, size, 3), labels(3), direction(phi)
@@ -157,8 +159,8 @@ def test_stack_is_each_alone(name: str, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
-def test_all_replicates_in_one_sweep(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU; there is none here, but the tensors are the same."""
+def test_all_replicates_in_one_pass(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, with the same tensors on the CPU."""
     network = networks(name, size)[0]
     phi, statistics = network.initial([0, 1, 2])
     x, loss, v = pictures(name, size, 3), cross_entropy(labels(3)), direction(phi)
@@ -171,23 +173,23 @@ def test_all_replicates_in_one_sweep(name: str, size: tuple[int, int], monkeypat
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
-def test_passes_do_not_share_what_they_keep(name: str, size: tuple[int, int]) -> None:
-    """A window holds several passes; each goes on giving its own products, whatever was made since."""
+def test_passes_do_not_share_memory(name: str, size: tuple[int, int]) -> None:
+    """A window holds several passes; the products of each are independent of later passes."""
     network, by_autograd = networks(name, size)
     phi, statistics = network.initial([0])
     v = direction(phi)
     loss = cross_entropy(labels(1))
     xs = [pictures(name, size, 1, seed=seed) for seed in range(4)]
-    kept = [network.training_pass(phi, statistics, x, loss, twice=True) for x in xs]
-    first = [one.hessian_vector_product(v) for one in kept]
+    passes = [network.training_pass(phi, statistics, x, loss, twice=True) for x in xs]
+    first = [one.hessian_vector_product(v) for one in passes]
     network.logits(phi, statistics, xs[0])
-    for x, one, product in zip(xs, kept, first, strict=True):
+    for x, one, product in zip(xs, passes, first, strict=True):
         assert torch.equal(one.hessian_vector_product(v), product)
         truth = by_autograd.training_pass(phi, statistics, x, loss, twice=True).hessian_vector_product(v)
         assert distance(product, truth) < 1e-10
 
 
-def test_memory_of_a_dropped_pass_is_used_again() -> None:
+def test_memory_of_a_deleted_pass_is_reused() -> None:
     network = networks("rainbow", (16, 16))[0]
     phi, statistics = network.initial([0])
     x, loss = pictures("rainbow", (16, 16), 1), cross_entropy(labels(1))
@@ -199,36 +201,38 @@ def test_memory_of_a_dropped_pass_is_used_again() -> None:
     assert len(stages._free) == 4
 
 
-def test_memory_is_kept_for_the_latest_shapes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass whose shape has been forgotten since goes on as if nothing had happened."""
+def test_memory_is_kept_for_recent_shapes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass still works after the memory of its shape is dropped from the cache."""
     monkeypatch.setitem(tangent._SHAPES, "cpu", 3)
     network, by_autograd = networks("rainbow", (16, 16))
     phi, statistics = network.initial([0])
     x, v = pictures("rainbow", (16, 16), 1), direction(phi)
-    kept = network.training_pass(phi, statistics, x, cross_entropy(labels(1)), twice=True)
+    old_pass = network.training_pass(phi, statistics, x, cross_entropy(labels(1)), twice=True)
     for N in (4, 5, 6, 7, 5):
         network.logits(phi, statistics, pictures("rainbow", (16, 16), 1, N))
     assert [shape[1] for shape in network._stages] == [6, 7, 5]  # type: ignore[attr-defined]
     truth = by_autograd.training_pass(phi, statistics, x, cross_entropy(labels(1)), twice=True)
-    assert distance(kept.hessian_vector_product(v), truth.hessian_vector_product(v)) < 1e-10
+    assert distance(old_pass.hessian_vector_product(v), truth.hessian_vector_product(v)) < 1e-10
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
 def test_hessian_is_symmetric_and_linear(name: str, size: tuple[int, int]) -> None:
     network = networks(name, size)[0]
     phi, statistics = network.initial([0])
-    made = network.training_pass(phi, statistics, pictures(name, size, 1), cross_entropy(labels(1)), twice=True)
+    gradient_pass = network.training_pass(
+        phi, statistics, pictures(name, size, 1), cross_entropy(labels(1)), twice=True
+    )
     u, v = direction(phi, 1), direction(phi, 2)
-    hu, hv = made.hessian_vector_product(u), made.hessian_vector_product(v)
+    hu, hv = gradient_pass.hessian_vector_product(u), gradient_pass.hessian_vector_product(v)
     assert float((u * hv).sum()) == pytest.approx(float((v * hu).sum()), rel=1e-9)
-    assert distance(made.hessian_vector_product(u - 2 * v), hu - 2 * hv) < 1e-10
+    assert distance(gradient_pass.hessian_vector_product(u - 2 * v), hu - 2 * hv) < 1e-10
 
 
 @pytest.mark.parametrize(("name", "size"), [("rainbow", (28, 28)), ("siamese", (32, 32))])
 def test_single_precision(name: str, size: tuple[int, int]) -> None:
-    """PyTorch's batch norm, channels last, would be off by 2e-2.
+    """PyTorch's batch norm with channels last would have an error of 2e-2.
 
-    The median of three: where rounding moves a value over a ReLU's or a max-pool's edge, even autograd is off by 1e-3.
+    The median of three: if rounding changes the selection of a ReLU or max-pool, even autograd has an error of 1e-3.
     """
     single, double = networks(name, size, torch.float32)[0], networks(name, size)[0]
     loss = cross_entropy(labels(1, 4))
@@ -251,17 +255,17 @@ def test_single_precision(name: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
 def test_predictions(name: str, size: tuple[int, int]) -> None:
-    """By the running statistics, for any number of pictures, and differentiable where that is asked for."""
+    """With the running statistics, for any number of images, and differentiable if parameters require a gradient."""
     by_hand, by_autograd = networks(name, size)
     phi, statistics = by_hand.initial([0, 1])
     statistics += torch.rand(statistics.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x = pictures(name, size, 2, N=37)
     expected = by_autograd.logits(phi, statistics, x)
     assert distance(by_hand.logits(phi, statistics, x), expected) < 1e-12
-    asked = phi.clone().requires_grad_()
-    logits = by_hand.logits(asked, statistics, x)
+    parameters = phi.clone().requires_grad_()
+    logits = by_hand.logits(parameters, statistics, x)
     assert distance(logits.detach(), expected) < 1e-12
-    assert torch.autograd.grad(logits.sum(), asked)[0].any()
+    assert torch.autograd.grad(logits.sum(), parameters)[0].any()
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
@@ -269,17 +273,17 @@ def test_leaves_no_graph_and_changes_nothing(name: str, size: tuple[int, int]) -
     network = networks(name, size)[0]
     phi, statistics = network.initial([0])
     x, v = pictures(name, size, 1), direction(phi)
-    given = [t.clone() for t in (phi, statistics, x, v)]
-    made = network.training_pass(phi.requires_grad_(), statistics, x, brier(labels(1)), twice=True)
-    product = made.hessian_vector_product(v)
-    for t in (made.loss, made.gradient, made.statistics, product):
+    before = [t.clone() for t in (phi, statistics, x, v)]
+    gradient_pass = network.training_pass(phi.requires_grad_(), statistics, x, brier(labels(1)), twice=True)
+    product = gradient_pass.hessian_vector_product(v)
+    for t in (gradient_pass.loss, gradient_pass.gradient, gradient_pass.statistics, product):
         assert t.grad_fn is None
         assert not t.requires_grad
-    assert all(torch.equal(t, was) for t, was in zip((phi, statistics, x, v), given, strict=True))
+    assert all(torch.equal(t, was) for t, was in zip((phi, statistics, x, v), before, strict=True))
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
-def test_counts_and_refuses(name: str, size: tuple[int, int]) -> None:
+def test_counts_evaluations_and_refuses_products_without_twice(name: str, size: tuple[int, int]) -> None:
     network = networks(name, size)[0]
     phi, statistics = network.initial([0, 1])
     x, loss = pictures(name, size, 2), cross_entropy(labels(2))
@@ -292,7 +296,7 @@ def test_counts_and_refuses(name: str, size: tuple[int, int]) -> None:
         once.hessian_vector_product(phi)
 
 
-# Features, and the way back from a gradient by them
+# Features, and the gradient from one with respect to them
 
 
 def given_by_features(R: int, N: int, F: int) -> Tensor:
@@ -302,7 +306,7 @@ def given_by_features(R: int, N: int, F: int) -> Tensor:
 @pytest.mark.parametrize(("R", "N"), [(1, 3), (3, 3), (2, 37)])
 @pytest.mark.parametrize(("name", "size"), [*SMALL, ("rainbow", (28, 28)), ("siamese", (16, 16))])
 def test_embedding_pass_equals_autograd(name: str, size: tuple[int, int], R: int, N: int) -> None:
-    """With 37 pictures, those without batch norm go through in several parts."""
+    """Without batch norm, 37 images are split into several passes."""
     by_hand, by_autograd = networks(name, size)
     phi, statistics = by_autograd.initial(list(range(R)))
     x = pictures(name, size, R, N)
@@ -319,8 +323,8 @@ def test_embedding_pass_equals_autograd(name: str, size: tuple[int, int], R: int
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
-def test_gradient_by_way_of_the_features_is_that_of_the_logits(name: str, size: tuple[int, int]) -> None:
-    """All but the head's: slope by the logits times the head is the gradient by the features."""
+def test_gradient_from_the_features_equals_that_from_the_logits(name: str, size: tuple[int, int]) -> None:
+    """Except for the head: the gradient with respect to the logits times the head is that with respect to the features."""
     network = networks(name, size)[0]
     phi, statistics = network.initial([0, 1])
     x, y = pictures(name, size, 2), labels(2)
@@ -328,17 +332,17 @@ def test_gradient_by_way_of_the_features_is_that_of_the_logits(name: str, size: 
     weight, bias = network.head(phi)
     p = (embedded.features @ weight.transpose(1, 2) + bias.unsqueeze(1)).softmax(2)
     slope = (p - torch.nn.functional.one_hot(y, CLASSES)) / y.shape[1]
-    made = network.training_pass(phi, statistics, x, cross_entropy(y))
-    expected = made.gradient.clone()
+    gradient_pass = network.training_pass(phi, statistics, x, cross_entropy(y))
+    expected = gradient_pass.gradient.clone()
     for part in network.head(expected):
         part.zero_()
     assert distance(embedded.backward(slope @ weight), expected) < 1e-10
-    assert torch.equal(embedded.statistics, made.statistics)
+    assert torch.equal(embedded.statistics, gradient_pass.statistics)
 
 
 @pytest.mark.parametrize(("name", "size"), SMALL)
 def test_embedding_passes_of_a_stack(name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each replicate alone, to the bit; all in one sweep, as on a GPU, to within rounding."""
+    """Each replicate alone, bit for bit; all in one pass, as on a GPU, up to rounding."""
     network = networks(name, size)[0]
     phi, statistics = network.initial([0, 1, 2])
     x, w = pictures(name, size, 3), given_by_features(3, 3, network.features)
@@ -363,7 +367,7 @@ def test_features_of_predictions(name: str, size: tuple[int, int]) -> None:
     x = pictures(name, size, 2, N=37)
     expected = by_autograd.embed(phi, statistics, x)
     assert distance(by_hand.embed(phi, statistics, x), expected) < 1e-10
-    asked = phi.clone().requires_grad_()
-    features = by_hand.embed(asked, statistics, x)
+    parameters = phi.clone().requires_grad_()
+    features = by_hand.embed(parameters, statistics, x)
     assert distance(features.detach(), expected) < 1e-10
-    assert torch.autograd.grad(features.sum(), asked)[0].any()
+    assert torch.autograd.grad(features.sum(), parameters)[0].any()

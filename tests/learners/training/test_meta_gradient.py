@@ -1,4 +1,4 @@
-"""dJ/dθ against closed forms, against its definition under autograd, and against finite differences."""
+"""dJ/dθ compared with closed forms, with its definition under autograd, and with finite differences."""
 
 from collections import deque
 from dataclasses import replace
@@ -20,11 +20,11 @@ OPTIMIZERS = {"sgd": SGD(ALPHA["sgd"]), "adam": Adam(ALPHA["adam"])}
 
 
 def batch(step: int, classes: int = 3, dead: bool = False) -> Batch:
-    """Ten made points of 1x2x3 for each of R replicates."""
+    """Ten random datapoints of 1x2x3 for each of R replicates."""
     g = torch.Generator().manual_seed(step)
     x = torch.rand(R, 10, 1, 2, 3, generator=g, dtype=torch.float64)
     if dead:
-        x[..., 0, :] = 0  # half of the inputs are always dark
+        x[..., 0, :] = 0  # half of the inputs are always 0
     y = torch.randint(0, classes, (R, 10), generator=g)
     return Batch(x, y, torch.zeros(R, 10, 1, dtype=torch.int64))
 
@@ -32,7 +32,7 @@ def batch(step: int, classes: int = 3, dead: bool = False) -> Batch:
 def trajectory(
     network: Network, optimizer: Optimizer, K: int, j: int, beta1: float = BETA1, dead: bool = False
 ) -> tuple[deque[OnlineStep], Tensor]:
-    """The last K of j online steps, each pulled towards a θ of its own, and the θ after them."""
+    """The last K of j online steps, each regularised towards a different θ, and the θ after them."""
     phi, statistics = network.initial(list(range(R)))
     moments, window = optimizer.initial(phi), deque[OnlineStep](maxlen=K)
     theta, g = phi, torch.Generator().manual_seed(7)
@@ -46,13 +46,13 @@ def trajectory(
 
 
 def meta_loss_gradient(network: Network, window: deque[OnlineStep], dead: bool = False) -> tuple[Tensor, Batch]:
-    drawn = batch(1000, dead=dead)
+    replayed = batch(1000, dead=dead)
     phi, statistics = window[-1].new_phi, window[-1].statistics
-    return network.training_pass(phi, statistics, drawn.x, cross_entropy(drawn.y)).gradient, drawn
+    return network.training_pass(phi, statistics, replayed.x, cross_entropy(replayed.y)).gradient, replayed
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Relative, by norm."""
+    """The relative distance, by norm."""
     return float((a - b).norm() / b.norm())
 
 
@@ -64,19 +64,19 @@ def network(smooth) -> Network:
 def test_one_sgd_step_without_beta2_is_twice_alpha_beta_times_the_gradient(network: Network) -> None:
     window, theta = trajectory(network, OPTIMIZERS["sgd"], K=1, j=4)
     v, _ = meta_loss_gradient(network, window)
-    made = adjoint(window, theta, v, OPTIMIZERS["sgd"], BETA1, beta2=0)
-    assert torch.equal(made.direct, torch.zeros_like(theta))
-    assert distance(made.total, 2 * ALPHA["sgd"] * BETA1 * v) < 1e-15
+    result = adjoint(window, theta, v, OPTIMIZERS["sgd"], BETA1, beta2=0)
+    assert torch.equal(result.direct, torch.zeros_like(theta))
+    assert distance(result.total, 2 * ALPHA["sgd"] * BETA1 * v) < 1e-15
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_without_beta1_only_the_direct_term_is_left(network: Network, name: str) -> None:
+def test_without_beta1_only_the_direct_term_remains(network: Network, name: str) -> None:
     window, theta = trajectory(network, OPTIMIZERS[name], K=5, j=7, beta1=0.0)
     v, _ = meta_loss_gradient(network, window)
-    made = adjoint(window, theta, v, OPTIMIZERS[name], 0.0, beta2=0.3)
+    result = adjoint(window, theta, v, OPTIMIZERS[name], 0.0, beta2=0.3)
     phis = [step.new_phi for step in window] + [window[0].phi]
-    assert distance(made.total, 2 * 0.3 * sum(theta - phi for phi in phis)) < 1e-14
-    assert torch.equal(made.total, made.direct)
+    assert distance(result.total, 2 * 0.3 * sum(theta - phi for phi in phis)) < 1e-14
+    assert torch.equal(result.total, result.direct)
 
 
 class QuadraticPass(TrainingPass):
@@ -93,7 +93,7 @@ class QuadraticPass(TrainingPass):
 
 
 class Quadratic(Network):
-    """A network whose loss is a quadratic of its parameters, the same for every batch."""
+    """A network whose loss is a quadratic function of its parameters, the same for every batch."""
 
     def __init__(self, size: int = 6) -> None:
         g = torch.Generator().manual_seed(3)
@@ -114,16 +114,16 @@ def test_quadratic_loss_has_a_geometric_series(W: int) -> None:
     network, alpha = Quadratic(), ALPHA["sgd"]
     window, theta = trajectory(network, SGD(alpha), K=W, j=W + 2)
     v = QuadraticPass(network.A, network.b, window[-1].new_phi).gradient
-    made = adjoint(window, theta, v, SGD(alpha), BETA1, beta2=0)
+    result = adjoint(window, theta, v, SGD(alpha), BETA1, beta2=0)
     one = (1 - 2 * alpha * BETA1) * torch.eye(6, dtype=torch.float64) - alpha * network.A
     expected, term = torch.zeros_like(v), v
     for _ in range(W):
         expected, term = expected + 2 * alpha * BETA1 * term, torch.einsum("rpq,rq->rp", one, term)
-    assert distance(made.total, expected) < 1e-13
+    assert distance(result.total, expected) < 1e-13
 
 
-def test_quadratic_loss_under_adam_matches_adam_written_out() -> None:
-    """Opt₁ written here once more, with J differentiated by autograd: nothing shared with the code under test."""
+def test_quadratic_loss_with_adam_equals_a_separate_implementation() -> None:
+    """Opt₁ is implemented again and J differentiated by autograd: no code is shared with the code under test."""
     network, alpha, beta2, W = Quadratic(), 0.05, 0.02, 4
     window, theta = trajectory(network, Adam(alpha), K=W, j=6)
     delta = torch.zeros_like(theta, requires_grad=True)
@@ -149,9 +149,9 @@ def test_adjoint_equals_unrolled(network: Network, name: str, K: int, j: int, fi
     optimizer = OPTIMIZERS[name]
     window, theta = trajectory(network, optimizer, K, j)
     assert len(window) == min(K, j)
-    v, drawn = meta_loss_gradient(network, window)
+    v, replayed = meta_loss_gradient(network, window)
     fast = adjoint(window, theta, v, optimizer, BETA1, 0.1, first_order)
-    slow = unrolled(network, window, theta, drawn, optimizer, BETA1, 0.1, first_order)
+    slow = unrolled(network, window, theta, replayed, optimizer, BETA1, 0.1, first_order)
     assert distance(fast.total, slow.total) < 1e-9
     assert distance(fast.direct, slow.direct) < 1e-12
 
@@ -163,64 +163,64 @@ def test_adjoint_equals_unrolled(network: Network, name: str, K: int, j: int, fi
 def test_finite_differences(network: Network, name: str, K: int, j: int, beta2: float) -> None:
     optimizer = OPTIMIZERS[name]
     window, theta = trajectory(network, optimizer, K, j)
-    v, drawn = meta_loss_gradient(network, window)
-    made = adjoint(window, theta, v, optimizer, BETA1, beta2).total
+    v, replayed = meta_loss_gradient(network, window)
+    result = adjoint(window, theta, v, optimizer, BETA1, beta2).total
 
     def objective(component: int, size: float) -> Tensor:
         delta = torch.zeros_like(theta)
         delta[:, component] = size
-        return shifted_objective(network, window, theta, delta, drawn, optimizer, BETA1, beta2)
+        return shifted_objective(network, window, theta, delta, replayed, optimizer, BETA1, beta2)
 
     h = 2e-3
     columns = [
         (8 * (objective(p, h) - objective(p, -h)) - (objective(p, 2 * h) - objective(p, -2 * h))) / (12 * h)
         for p in range(theta.shape[1])
     ]
-    assert distance(made, torch.stack(columns, 1)) < 1e-6
+    assert distance(result, torch.stack(columns, 1)) < 1e-6
 
 
 def test_shifted_objective_is_the_meta_loss_and_the_penalty(network: Network) -> None:
-    """At δ = 0 it retraces the window: L(φ_j; D_m) + β₂ Σ ‖θ − φ‖²."""
+    """At δ = 0 it reproduces the window: L(φ_j; D_m) + β₂ Σ ‖θ − φ‖²."""
     window, theta = trajectory(network, OPTIMIZERS["adam"], K=3, j=5)
-    _, drawn = meta_loss_gradient(network, window)
-    made = shifted_objective(
-        network, window, theta, torch.zeros_like(theta), drawn, OPTIMIZERS["adam"], BETA1, beta2=0.7
+    _, replayed = meta_loss_gradient(network, window)
+    result = shifted_objective(
+        network, window, theta, torch.zeros_like(theta), replayed, OPTIMIZERS["adam"], BETA1, beta2=0.7
     )
-    loss = cross_entropy(drawn.y)(network.training_logits(window[-1].new_phi, window[-1].statistics, drawn.x)[0])
+    loss = cross_entropy(replayed.y)(network.training_logits(window[-1].new_phi, window[-1].statistics, replayed.x)[0])
     phis = [window[0].phi] + [step.new_phi for step in window]
     penalty = torch.stack([(theta - phi).square().sum(1) for phi in phis]).sum(0)
-    assert torch.allclose(made, loss + 0.7 * penalty, rtol=1e-13, atol=0)
+    assert torch.allclose(result, loss + 0.7 * penalty, rtol=1e-13, atol=0)
 
 
-def test_each_step_keeps_the_theta_that_it_used(network: Network) -> None:
-    """Rerunning the window with today's θ is another function: the meta-gradient must tell the two apart."""
+def test_each_step_stores_the_theta_that_it_used(network: Network) -> None:
+    """A rerun of the window with the newest θ is another function, with another gradient."""
     optimizer = OPTIMIZERS["sgd"]
     window, theta = trajectory(network, optimizer, K=5, j=6)
-    v, drawn = meta_loss_gradient(network, window)
+    v, replayed = meta_loss_gradient(network, window)
     right = adjoint(window, theta, v, optimizer, BETA1, 0.0).total
-    todays = [replace(step, theta=theta) for step in window]
-    wrong = unrolled(network, todays, theta, drawn, optimizer, BETA1, 0.0).total
+    newest_theta = [replace(step, theta=theta) for step in window]
+    wrong = unrolled(network, newest_theta, theta, replayed, optimizer, BETA1, 0.0).total
     assert 1e-4 < distance(wrong, right) < 0.2
 
 
 @pytest.mark.parametrize("beta2", [0.0, 0.1])
 def test_first_order_sgd_is_a_scalar_series(network: Network, beta2: float) -> None:
-    """Without Hessians v shrinks by (1 − 2α₁β₁) a step and loses the pull of β₂."""
+    """Without Hessians, each step multiplies v by (1 − 2α₁β₁) and subtracts the β₂ term."""
     optimizer, alpha = OPTIMIZERS["sgd"], ALPHA["sgd"]
     window, theta = trajectory(network, optimizer, K=4, j=6)
     v, _ = meta_loss_gradient(network, window)
-    made = adjoint(window, theta, v, optimizer, BETA1, beta2, first_order=True)
+    result = adjoint(window, theta, v, optimizer, BETA1, beta2, first_order=True)
     expected = torch.zeros_like(theta)
     for step in reversed(window):
         r = 2 * beta2 * (theta - step.new_phi)
         v = v - r
         expected, v = expected + r + 2 * alpha * BETA1 * v, (1 - 2 * alpha * BETA1) * v
     expected = expected + 2 * beta2 * (theta - window[0].phi)
-    assert distance(made.total, expected) < 1e-14
+    assert distance(result.total, expected) < 1e-14
 
 
 class ReluNet(EmbeddingNet):
-    """Has inputs that are always dark, so that whole rows of its weights never get a gradient."""
+    """A network with inputs that are always 0, so that some rows of its weights never get a gradient."""
 
     features = 4
 
@@ -238,11 +238,11 @@ class ReluNet(EmbeddingNet):
 def test_adjoint_equals_unrolled_where_second_moments_are_zero(zero: str, K: int) -> None:
     network, adam = Network(ReluNet, dtype=torch.float64), Adam(0.05, zero=zero)
     window, theta = trajectory(network, adam, K, j=6, dead=True)
-    v, drawn = meta_loss_gradient(network, window, dead=True)
+    v, replayed = meta_loss_gradient(network, window, dead=True)
     dead = window[-1].after.s == 0
     assert 0 < int(dead.sum()) < dead.numel()
     fast = adjoint(window, theta, v, adam, BETA1, 0.1)
-    slow = unrolled(network, window, theta, drawn, adam, BETA1, 0.1)
+    slow = unrolled(network, window, theta, replayed, adam, BETA1, 0.1)
     assert distance(fast.total, slow.total) < 1e-9
 
 
@@ -253,23 +253,23 @@ def test_a_masked_component_has_exactly_the_direct_term() -> None:
         adam = Adam(0.05, zero=zero)
         window, _ = trajectory(network, adam, K=5, j=6, dead=True)
         dead = window[-1].after.s == 0
-        theta = window[-1].new_phi + 1.0  # today's θ may lie anywhere: the direct term is then not zero
+        theta = window[-1].new_phi + 1.0  # any θ will do, such that the direct term is not zero
         v, _ = meta_loss_gradient(network, window, dead=True)
         results[zero] = (adjoint(window, theta, v, adam, BETA1, 0.1), dead)
-    made, dead = results["mask"]
-    # φ never moved there, so each of the six terms 2 β₂ (θ − φ) is 2 · 0.1 · 1.
-    assert torch.allclose(made.total[dead], torch.full_like(made.total[dead], 1.2), rtol=1e-12, atol=0)
-    assert torch.equal(made.total[dead], made.direct[dead])
+    result, dead = results["mask"]
+    # φ is constant there, so that each of the six terms 2 β₂ (θ − φ) is 2 · 0.1 · 1.
+    assert torch.allclose(result.total[dead], torch.full_like(result.total[dead], 1.2), rtol=1e-12, atol=0)
+    assert torch.equal(result.total[dead], result.direct[dead])
     exact, _ = results["exact"]
     assert float((exact.total - exact.direct)[dead].abs().max()) > 1e5
 
 
 @pytest.mark.parametrize(("m", "s"), [(0.0, 0.0), (-1e-23, 1e-31)])
-def test_black_pictures_leave_the_meta_gradient_finite_in_float32(rainbow, m: float, s: float) -> None:
-    """The fault that the mask is for: φ = θ, no gradient for ten steps, then replayed pictures that are not black.
+def test_the_meta_gradient_is_finite_in_float32_after_black_images(rainbow, m: float, s: float) -> None:
+    """The reason for the mask: φ = θ, no gradient for ten steps, then replayed images that are not black.
 
-    Unmasked, each step multiplies v by 2 β₁ α₁ / ε at the dead components; no less where rounding has once left a trace
-    in the moments (the values are of a run that diverged).
+    Without the mask, each step multiplies v by 2 β₁ α₁ / ε at the components without a gradient, also if the moments
+    contain a rounding error (the values are from a run that diverged).
     """
     network = Network(rainbow.make, dtype=torch.float32)
     black = Batch(
@@ -287,18 +287,18 @@ def test_black_pictures_leave_the_meta_gradient_finite_in_float32(rainbow, m: fl
             phi, moments = step.new_phi, step.after
         replayed = torch.rand(black.x.shape, generator=torch.Generator().manual_seed(0))
         v = network.training_pass(phi, statistics, replayed, cross_entropy(black.y)).gradient
-        made = adjoint(window, theta, v, adam, 0.01, 0.001)
-        sizes[zero] = float(made.total.norm())
+        result = adjoint(window, theta, v, adam, 0.01, 0.001)
+        sizes[zero] = float(result.total.norm())
         if zero == "mask":
             dead = torch.stack([step.after.s <= s for step in window]).all(0)
             assert float(adam.masked(window[-1].after)) == pytest.approx(float(dead.float().mean()))
             assert 0.1 < float(dead.float().mean()) < 1
-            assert torch.equal(made.total[dead], made.direct[dead])
+            assert torch.equal(result.total[dead], result.direct[dead])
     assert sizes["mask"] < 1e6
-    assert not sizes["exact"] < 1e20  # infinite or not a number are no better
+    assert not sizes["exact"] < 1e20  # also true for ∞ and NaN
 
 
-def test_a_step_without_its_graph_cannot_give_a_hessian(network: Network) -> None:
+def test_a_step_without_its_graph_has_no_hessian(network: Network) -> None:
     phi, statistics = network.initial([0, 1])
     only_once = network.training_pass(phi, statistics, batch(0).x, cross_entropy(batch(0).y))
     with pytest.raises(ValueError, match="twice=True"):

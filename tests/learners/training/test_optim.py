@@ -1,4 +1,4 @@
-"""The functional optimisers against torch.optim, and their derivatives against autograd."""
+"""The functional optimisers compared with torch.optim, and their derivatives with autograd."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_a_step_changes_nothing_in_place() -> None:
 @pytest.mark.parametrize("with_later", [False, True])
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_pullback_equals_autograd(name: str, with_later: bool) -> None:
-    """Of the objective v·φ' + μ·m' + σ·s', by the gradient and by the moments before."""
+    """Derivatives of v·φ' + μ·m' + σ·s' with respect to the gradient and the moments before the step."""
     optimizer = create_optimizer(name, 0.05)
     phi, *history, gradient, v, mu, sigma = gradients(8)
     moments = optimizer.initial(phi)
@@ -80,7 +80,7 @@ def test_pullback_equals_autograd(name: str, with_later: bool) -> None:
 
 @pytest.mark.parametrize(("zero", "slope"), [("mask", 0.0), ("exact", -0.1 * 0.001 * 3.0 / (1 - 0.9) / 1e-8)])
 def test_derivative_where_the_second_moment_is_zero(zero: str, slope: float) -> None:
-    """A parameter without any gradient so far: (1 − b₁) μ with μ = −rate·v / (c₁ ε), or nothing under the mask."""
+    """For a parameter without a gradient so far: (1 − b₁) μ with μ = −rate·v / (c₁ ε), or 0 with the mask."""
     adam = Adam(0.001, zero=zero)
     phi = torch.zeros(1, 1, dtype=torch.float64)
     _, after = adam.step(phi, phi, adam.initial(phi))
@@ -93,7 +93,7 @@ def test_derivative_where_the_second_moment_is_zero(zero: str, slope: float) -> 
 
 @pytest.mark.parametrize("gradient", [0.99e-8, 1.01e-8])
 def test_the_mask_covers_roots_of_at_most_epsilon(gradient: float) -> None:
-    """After a first step m̂ = g and q = |g|: γ is autograd's (for all of the step), or nothing."""
+    """After a first step m̂ = g and q = |g|: γ equals autograd's derivative of the whole step, or 0."""
     adam, g = Adam(0.001), torch.full((1, 1), gradient, dtype=torch.float64, requires_grad=True)
     phi, v = torch.zeros(1, 1, dtype=torch.float64), torch.full((1, 1), 3.0, dtype=torch.float64)
     new, after = adam.step(phi, g, adam.initial(phi))
@@ -109,7 +109,7 @@ def test_the_mask_covers_roots_of_at_most_epsilon(gradient: float) -> None:
 
 def test_masked_share() -> None:
     adam = Adam(0.001)
-    # After the first step the bias is 0.001: roots of 0, 1e-8 · √0.9 and 1e-8 · √1.1, of which ε = 1e-8 covers two.
+    # Bias-corrected, the roots after the first step are 0, 1e-8 · √0.9 and 1e-8 · √1.1; two are at most ε = 1e-8.
     s = torch.tensor([[0.0, 1.0, 0.9e-19, 1.1e-19], [1.0, 1.0, 1.0, 0.9e-19]], dtype=torch.float64)
     assert adam.masked(Moments(s, s, 1)).tolist() == [0.5, 0.25]
     with pytest.raises(TypeError, match="SGD has no moments"):

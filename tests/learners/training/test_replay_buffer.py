@@ -1,4 +1,4 @@
-"""𝓑: what it keeps, what it draws, and that drawing belongs to one seed."""
+"""The replay buffer 𝓑: its contents, its samples, and one generator per seed."""
 
 import numpy as np
 import pytest
@@ -10,28 +10,28 @@ from learners.training.replay_buffer import ReplayBuffer
 
 
 def table(count: int) -> ImageTable:
-    """Picture i is one pixel of value i."""
+    """A table in which image i is one pixel of value i."""
     return ImageTable(np.arange(count, dtype=np.uint8).reshape(count, 1, 1, 1), dtype=torch.float64)
 
 
 def batch(ids: list[list[int]], y: list[list[int]]) -> Batch:
-    made = torch.tensor(ids).unsqueeze(-1)
-    return Batch(torch.empty(0), torch.tensor(y), made)
+    image_ids = torch.tensor(ids).unsqueeze(-1)
+    return Batch(torch.empty(0), torch.tensor(y), image_ids)
 
 
-def test_take_gives_back_ids_labels_and_pictures() -> None:
+def test_take_returns_ids_labels_and_images() -> None:
     replay = ReplayBuffer(table(20), seeds=[0, 1])
     replay.add(batch([[3, 4], [5, 6]], [[0, 1], [2, 3]]))
     replay.add(batch([[7], [8]], [[4], [5]]))
     assert replay.size == 3
-    taken = replay.take(torch.tensor([[2, 0], [1, 1]]))
-    assert taken.ids[..., 0].tolist() == [[7, 3], [6, 6]]
-    assert taken.y.tolist() == [[4, 0], [3, 3]]
-    assert (taken.x.reshape(2, 2) * 255).tolist() == [[7.0, 3.0], [6.0, 6.0]]
+    rows = replay.take(torch.tensor([[2, 0], [1, 1]]))
+    assert rows.ids[..., 0].tolist() == [[7, 3], [6, 6]]
+    assert rows.y.tolist() == [[4, 0], [3, 3]]
+    assert (rows.x.reshape(2, 2) * 255).tolist() == [[7.0, 3.0], [6.0, 6.0]]
 
 
-def test_growth_keeps_what_was_there() -> None:
-    """More points than the first allocation holds, and a single addition beyond twice of it."""
+def test_growth_keeps_the_contents() -> None:
+    """More datapoints than the first allocation holds, and one addition beyond twice its size."""
     replay = ReplayBuffer(table(10), seeds=[0])
     for start in range(0, 3000, 7):
         replay.add(batch([[i % 10 for i in range(start, start + 7)]], [[i % 4 for i in range(start, start + 7)]]))
@@ -43,14 +43,14 @@ def test_growth_keeps_what_was_there() -> None:
     assert everything.y[0].tolist() == [i % 4 for i in range(replay.size)]
 
 
-def test_sample_is_the_seeds_own_generator_and_uniform() -> None:
+def test_sample_uses_the_seeds_generator_and_is_uniform() -> None:
     replay = ReplayBuffer(table(4), seeds=[5, 6])
     replay.add(batch([[0, 1, 2, 3]] * 2, [[0, 1, 2, 3]] * 2))
-    drawn = replay.sample(4000).y
+    sample = replay.sample(4000).y
     for r, seed in enumerate([5, 6]):
-        assert drawn[r].tolist() == generator(seed, "replay").integers(0, 4, size=4000).tolist()
-        # Four standard deviations of a count with p = 1/4 and n = 4000 are 110.
-        assert np.abs(np.bincount(drawn[r].numpy()) - 1000).max() < 110
+        assert sample[r].tolist() == generator(seed, "replay").integers(0, 4, size=4000).tolist()
+        # 110 is four standard deviations of a count with p = 1/4 and n = 4000.
+        assert np.abs(np.bincount(sample[r].numpy()) - 1000).max() < 110
 
 
 def test_sample_stays_within_its_range() -> None:
@@ -64,27 +64,27 @@ def test_sample_stays_within_its_range() -> None:
         replay.sample(1, stop=11)
 
 
-def test_choose_draws_from_a_set_of_its_own_for_each_replicate() -> None:
+def test_choose_draws_from_separate_positions_per_replicate() -> None:
     replay = ReplayBuffer(table(10), seeds=[0, 1])
     replay.add(batch([list(range(10))] * 2, [list(range(10))] * 2))
-    drawn = replay.choose([torch.tensor([1, 8]), torch.tensor([3])], 300)
-    assert set(drawn.y[0].tolist()) == {1, 8}
-    assert drawn.y[1].tolist() == [3] * 300
+    sample = replay.choose([torch.tensor([1, 8]), torch.tensor([3])], 300)
+    assert set(sample.y[0].tolist()) == {1, 8}
+    assert sample.y[1].tolist() == [3] * 300
 
 
-def test_restored_generators_draw_on_as_if_nothing_had_happened() -> None:
-    whole, seen = ReplayBuffer(table(9), seeds=[0, 1]), batch([list(range(9))] * 2, [list(range(9))] * 2)
-    whole.add(seen)
-    whole.sample(11)
-    state = whole.state_dict()
-    expected = whole.sample(50).ids
+def test_restored_generators_continue_as_uninterrupted() -> None:
+    original, seen = ReplayBuffer(table(9), seeds=[0, 1]), batch([list(range(9))] * 2, [list(range(9))] * 2)
+    original.add(seen)
+    original.sample(11)
+    state = original.state_dict()
+    expected = original.sample(50).ids
     other = ReplayBuffer(table(9), seeds=[0, 1])
     other.load_state_dict(state)
     other.add(seen)
     assert torch.equal(other.sample(50).ids, expected)
 
 
-def test_nothing_to_draw_from_is_said() -> None:
+def test_sampling_needs_images_and_datapoints() -> None:
     with pytest.raises(ValueError, match="must have images and datapoints"):
         ReplayBuffer(table(3), seeds=[0]).take(torch.zeros(1, 1, dtype=torch.int64))
     without = ReplayBuffer(None, seeds=[0])
