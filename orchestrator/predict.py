@@ -173,7 +173,7 @@ def _read(paths: Sequence[Path | str]) -> tuple[list[tuple[str, Any]], list[str]
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.predict") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Predict the classes of images with the learner of a run; pairs: two images each.")
     parser.add_argument("run", metavar="RUN_ID", help="a configuration's or a seed's run in MLflow, or a learner.pt")
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files")

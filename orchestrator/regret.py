@@ -90,7 +90,7 @@ def _send(client: Any, run_id: str, metric: str, steps: np.ndarray, values: np.n
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.regret") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Compute the regret of a sweep against networks that are fitted in hindsight.")
     parser.add_argument("name", metavar="NAME", help="a sweep that ran on this machine")
     parser.add_argument("--storage", default="results", metavar="DIR", help="the folder in which it ran")

@@ -245,7 +245,7 @@ def _compare(seed: int, recorded: RecordedRun, curves: Curves, row: int) -> Curv
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.rerun") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Compute a run again, and report whether its curves are the same.", _EXIT_CODES)
     parser.add_argument("run", metavar="RUN_ID", help="a configuration's or a seed's run in MLflow")
     parser.add_argument("--tracking-uri", default=DEFAULT_URI, metavar="URI", help="where the run was tracked")

@@ -155,7 +155,7 @@ def _checked_seeds(seeds: Iterable[int]) -> list[int]:
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.build") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Build a task store, or add seeds to one.")
     parser.add_argument("name", metavar="NAME", help=f"the recipe: {', '.join(sorted(recipes()))}")
     parser.add_argument("options", nargs="*", metavar="key=value", help="options of the recipe")

@@ -107,7 +107,7 @@ def _row(store: TaskStore, stream: Stream, start: int, end: int, columns: int) -
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.inspect") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Print what a task store holds, and draw its first tasks.")
     parser.add_argument("store", metavar="DIR", help="the store's folder")
     parser.add_argument("--seed", type=int, metavar="SEED", help="the seed to draw (default: the store's first)")

@@ -9,7 +9,7 @@ from streams.store.task_store import TaskStore
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.verify") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Compare every byte of a task store with its manifests, and check every datapoint.")
     parser.add_argument("store", metavar="DIR", help="the store's folder")
     store = TaskStore.open(parser.parse_args(argv).store, verify=True)

@@ -34,7 +34,7 @@ def _folder(name: str) -> Path:
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.report") -> int:
-    """The command. Returns the exit code."""
+    """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Write the report of a sweep: figures, tables and an HTML page.", _EXIT_CODES)
     parser.add_argument("name", nargs="?", metavar="NAME", help="the sweep (default: the newest one)")
     parser.add_argument("--tracking-uri", default=DEFAULT_URI, metavar="URI", help="where the sweep was tracked")
