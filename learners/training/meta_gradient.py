@@ -90,14 +90,7 @@ def adjoint(
 ) -> MetaGradient:
     """dJ/dθ in reverse mode: W − 1 Hessian-vector products (none with `first_order`).
 
-    Args:
-        window: the last W online steps, oldest first.
-        theta: θ [R, P].
-        meta_loss_gradient: ∇L(φ_j; D_m) [R, P].
-        optimizer: Opt₁.
-        beta1: β₁.
-        beta2: β₂.
-        first_order: drop all Hessians.
+    `window` holds the last W online steps, oldest first; `meta_loss_gradient` is ∇L(φ_j; D_m) [R, P].
     """
     # v = dJ/dφ_i while going back from i = j. Per step, with γ = dJ/dg_i from the optimiser's pullback:
     #   v ← v − 2 β₂ (θ − φ_i);   γ ← pullback(v);   v ← v + 2 β₁ γ + H_i γ,

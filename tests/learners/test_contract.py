@@ -346,7 +346,7 @@ def test_resident_memory_is_flat(name: str) -> None:
 import torch
 import numpy as np
 from learners import Batch, ImageTable, Setting, create, learner_class
-from learners.networks.network import build
+from learners.networks.build import build
 from learners.seeding import generator
 torch.set_num_threads(1)
 pixels = generator(0, "pixels").integers(0, 256, size=(200, 3, 28, 28), dtype=np.uint8)
