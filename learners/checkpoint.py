@@ -18,10 +18,27 @@ from learners.networks import build, determinism
 FORMAT = 1
 
 
-def save(path: Path, name: str, learner: Learner, network: str, image_shape: Sequence[int]) -> None:
-    """Write the learner, its options and its network's description.
+def save(
+    path: Path,
+    name: str,
+    learner: Learner,
+    network: str,
+    image_shape: Sequence[int],
+    class_names: Sequence[str] = (),
+    background: str = "white",
+) -> None:
+    """Write the learner, its options, its network's description, and what predicting image files needs.
 
     On an error, a file at `path` stays as it was.
+
+    Args:
+        path: the file.
+        name: the name of the learner.
+        learner: the learner.
+        network: the name of its network.
+        image_shape: (C, H, W) of its images.
+        class_names: one name for each class; empty if they have none.
+        background: the colour that its transparent images were composited on.
     """
     setting = learner.setting
     content = {
@@ -37,6 +54,10 @@ def save(path: Path, name: str, learner: Learner, network: str, image_shape: Seq
         "dtype": str(setting.network.dtype).removeprefix("torch."),
         "state": learner.state_dict(),
     }
+    if class_names:
+        content["class_names"] = [str(each) for each in class_names]
+    if background != "white":
+        content["background"] = background
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -86,12 +107,16 @@ class SavedLearner:
         name: the name of the learner.
         network: the name of its network.
         image_shape: (C, H, W) of its images.
+        class_names: one name for each class; empty for pairs, and for a file of an older version.
+        background: the colour that its transparent images were composited on.
     """
 
     learner: Learner
     name: str
     network: str
     image_shape: tuple[int, int, int]
+    class_names: tuple[str, ...] = ()
+    background: str = "white"
 
 
 def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
@@ -125,7 +150,12 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> SavedLearner:
     try:
         channels, height, width = content["image_shape"]
         return SavedLearner(
-            _restore(content, device), content["learner"], content["network"], (channels, height, width)
+            _restore(content, device),
+            content["learner"],
+            content["network"],
+            (channels, height, width),
+            tuple(map(str, content.get("class_names", ()))),
+            str(content.get("background", "white")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: must describe a known learner ({error})") from error

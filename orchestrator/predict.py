@@ -27,7 +27,8 @@ from orchestrator.tracking.database import DEFAULT_URI, first_line, open_existin
 from orchestrator.tracking.reader import ArtifactError, artifact, find
 from orchestrator.tracking.runs import PARENT
 from streams.command_line import CommandLine, command
-from streams.sources.decode import read_picture
+from streams.recipe import WHITE
+from streams.sources.decode import pillow_warnings, read_picture, transparency_remark
 
 if TYPE_CHECKING:
     from learners.checkpoint import SavedLearner
@@ -60,6 +61,14 @@ class Predictor:
         return self.saved[0].image_shape
 
     @property
+    def labels(self) -> Sequence[str]:
+        """The names of the labels: of the classes, or `different` and `same` for a learner of pairs."""
+        if self.images_per_datapoint == 2:
+            return _PAIR_LABELS
+        names, count = self.saved[0].class_names, self.saved[0].learner.setting.classes
+        return names if len(names) == count else [str(label) for label in range(count)]
+
+    @property
     def images_per_datapoint(self) -> int:
         """1, or 2 for a learner of pairs."""
         from learners.networks.architectures import NETWORKS
@@ -72,8 +81,8 @@ class Predictor:
         Raises:
             OrchestratorError: One line for each file that is not an image or has the wrong size.
         """
-        images, faults = _read(paths)
         channels, height, width = self.image_shape
+        images, faults = _read(paths, channels, self.saved[0].background)
         for path, image in images:
             if image.size != (width, height):
                 rule, remedy = f"must be {width}x{height} pixels", f"resize it to {width}x{height}"
@@ -82,8 +91,7 @@ class Predictor:
             faults.append(fault("IMAGES", "", "must be an even number for a learner of pairs", len(paths)))
         if faults:
             raise OrchestratorError(*faults)
-        mode = "L" if channels == 1 else "RGB"
-        pixels = [np.asarray(image.convert(mode)).reshape(height, width, channels) for _, image in images]
+        pixels = [np.asarray(image).reshape(height, width, channels) for _, image in images]
         return self.probabilities(np.stack(pixels).transpose(0, 3, 1, 2))
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
@@ -154,20 +162,30 @@ def _predictor(saved: Sequence[SavedLearner], seed: int | None = None) -> Predic
     return Predictor(tuple(stacks), tuple(filter(None, rows)))
 
 
-def _read(paths: Sequence[Path | str]) -> tuple[list[tuple[str, Any]], list[str]]:
+def _read(
+    paths: Sequence[Path | str], channels: int = 3, background: str = WHITE
+) -> tuple[list[tuple[str, Any]], list[str]]:
     """Paths with images, decoded as those of an image folder are, and one line for each file that is not an image."""
     from PIL import UnidentifiedImageError
 
     images: list[tuple[str, Any]] = []
     faults = []
-    for path in map(str, paths):
-        try:
-            images.append((path, read_picture(Path(path).read_bytes())))
-        except UnidentifiedImageError:
-            faults.append(fault(path, "", "must be an image, such as PNG or JPEG"))
-        except Exception as error:  # Pillow's decoders raise many kinds: OSError, SyntaxError, struct.error, ...
-            reason = getattr(error, "strerror", None) or first_line(error)
-            faults.append(fault(path, "", f"must be a readable image ({reason})"))
+    transparent = 0
+    with pillow_warnings() as remarks:
+        for path in map(str, paths):
+            try:
+                picture = read_picture(Path(path).read_bytes(), channels, background)
+                images.append((path, picture.image))
+                transparent += picture.transparent
+            except UnidentifiedImageError:
+                faults.append(fault(path, "", "must be an image, such as PNG or JPEG"))
+            except Exception as error:  # Pillow's decoders raise many kinds: OSError, SyntaxError, struct.error, ...
+                reason = getattr(error, "strerror", None) or first_line(error)
+                faults.append(fault(path, "", f"must be a readable image ({reason})"))
+    if transparent:
+        remarks.append(transparency_remark(transparent, background))
+    for line in remarks:
+        print(f"IMAGES: {line}", file=sys.stderr)
     return images, faults
 
 
@@ -190,7 +208,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
         best = int(mean.argmax())
         agreeing = int((probabilities[:, row].argmax(axis=-1) == best).sum())
         images = " ".join(options.images[size * row : size * (row + 1)])
-        label = str(best) if size == 1 else _PAIR_LABELS[best]
+        label = predictor.labels[best]
         print(f"{images}: {label} (probability {mean[best]:.3f}; {agreeing} of {len(probabilities)} seeds)")
     return 0
 

@@ -53,13 +53,17 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
         # A complete store needs no lock, so that it may lie in a read-only folder.
         store = _open(recipe, folder)
         if set(requested) <= set(store.seeds):
+            _print(recipe, recipe.remarks(store.images))
             return store
     try:
         with locked(folder):
             remove_unfinished(folder)
             if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
                 _build_new(recipe, requested, folder, report)
-            store = _open(recipe, folder)
+                store = _open(recipe, folder)
+            else:
+                store = _open(recipe, folder)
+                _print(recipe, recipe.remarks(store.images))
             _add_seeds(recipe, store, [seed for seed in requested if seed not in store.seeds], report)
     except MemoryError as error:
         remedy = "lower the size of images or the number of tasks and datapoints, or use fewer images"
@@ -114,6 +118,7 @@ def _open(recipe: Recipe, folder: Path) -> TaskStore:
 def _build_new(recipe: Recipe, seeds: list[int], folder: Path, progress: Progress) -> None:
     collected = recipe.collect(progress)
     check_collected(recipe, collected)
+    _print(recipe, [*collected.source.get("notices", []), *collected.remarks, *recipe.remarks(collected.images)])
 
     def write(unfinished: Path) -> None:
         progress("writing the store", 0, 1 + len(seeds))
@@ -125,6 +130,12 @@ def _build_new(recipe: Recipe, seeds: list[int], folder: Path, progress: Progres
         progress("writing the store", 1 + len(seeds), 1 + len(seeds))
 
     publish(folder, write)
+
+
+def _print(recipe: Recipe, lines: Iterable[str]) -> None:
+    """Print lines about a source on standard error: what is left out or differs is never silent."""
+    for line in lines:
+        print(f"{recipe.name}: {line}", file=sys.stderr)
 
 
 def _add_seeds(recipe: Recipe, store: TaskStore, seeds: list[int], progress: Progress) -> None:

@@ -159,6 +159,20 @@ class SingleTasks(ClassTasks):
         """`count`, or the number of images of the smallest classes."""
         return min(count, int(np.sort(sizes)[: self.classes_per_task].sum()))
 
+    def remarks(self, images: Images) -> list[str]:
+        """One line for each split in which every task has fewer points than requested."""
+        lines = []
+        for split, number_of in SPLITS.items():
+            sizes = np.bincount(images.classes[images.splits == number_of], minlength=len(images.class_names))
+            requested = getattr(self, split)
+            if (points := self.points(sizes, requested)) < requested:
+                smallest = np.argsort(sizes, kind="stable")[: min(self.classes_per_task, 5)].tolist()
+                classes = ", ".join(f"{images.class_names[each]} ({sizes[each]})" for each in smallest)
+                words = f"every task has {points} {split} points, not {requested}: all that the smallest classes have"
+                remedy = f"leave small classes out (least_per_class), raise classes_per_task, or lower {split}"
+                lines.append(f"{words}, {classes}; {remedy}")
+        return lines
+
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
         """The images' classes."""
         return images.classes[rows[:, 0]]

@@ -1,24 +1,24 @@
 """A stream from a folder of images, one folder per class, as single images or as pairs."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from streams.class_tasks import PairTasks, SingleTasks
-from streams.errors import SourceError, fault
-from streams.recipe import Collected, Progress, Recipe, location, number, silent
-from streams.sources.decode import SUFFIXES
+from streams.errors import fault
+from streams.recipe import WHITE, Collected, Progress, Recipe, addition, location, number, silent
+from streams.sources.decode import ImageFormat, is_colour
 from streams.sources.downloads import fingerprint
-from streams.sources.image_files import FileSource, ImageFormat, Pools, collect_files
+from streams.sources.folder import Listing, list_folder
+from streams.sources.image_files import READER_VERSION, FileSource, Pools, collect_files
 
 
 @dataclass(frozen=True)
 class _Folder(Recipe):
     """The options of both streams.
 
-    A class is a folder with images, at any depth; its name is the path. The middle square of an image is resized to
-    `size`. In each class, shares of the images validate and test.
+    A class is a folder of the first level, with the images at any depth in it; classes are sorted as text (1, 10, 2).
+    If the first level is `train` with `val` or `test`, it gives the split, and classes are the folders below. The
+    middle square of an image is resized to `size`. In each class, shares of the images validate and test.
     """
 
     least_images: ClassVar[int]
@@ -29,9 +29,13 @@ class _Folder(Recipe):
     channels: int = number(3, "1 for grey, 3 for colour", ge=1, le=3)
     validation_share: float = number(0.15, "share of each class's images that only validate", gt=0, lt=1)
     test_share: float = number(0.15, "share of each class's images that only test", gt=0, lt=1)
+    background: str = addition(WHITE, "colour that transparent pixels are composited on, such as black or #ff8800")
+    given_split: bool = addition(True, "whether a first level of train, val and test folders is the split")
+    nested_classes: bool = addition(False, "whether each folder with images is a class, at any depth")
+    least_per_class: int = addition(1, "images that a class needs; others are left out", ge=1)
 
     def check(self) -> list[str]:
-        """A folder must be given, the channels must be 1 or 3, and the shares must leave training images."""
+        """`data` must be given, the channels must be 1 or 3, and the shares must leave training images."""
         faults = super().check()
         if self.data is None:
             faults.append(
@@ -39,6 +43,9 @@ class _Folder(Recipe):
             )
         if self.channels == 2:
             faults.append(fault(f"{self.name}.channels", "must be 1 or 3", self.channels))
+        if not is_colour(self.background):
+            rule, remedy = "must be a colour", "write a name or a code, such as white or #ff8800"
+            faults.append(fault(f"{self.name}.background", rule, self.background, remedy))
         if self.validation_share + self.test_share >= 1:
             shares = self.validation_share + self.test_share
             faults.append(fault(f"{self.name}.test_share", "validation_share + test_share must be below 1", shares))
@@ -46,17 +53,27 @@ class _Folder(Recipe):
 
     def collect(self, progress: Progress = silent) -> Collected:
         """Decode the folder (see `image_files.collect_files`)."""
-        listing = _list(self.data)
-        labels = [file.rpartition("/")[0] for file in listing.files]
-        source = FileSource("image folder", listing.root, listing.files, labels, listing.notices)
-        pools = Pools(self.validation_share, self.test_share, self.least_images)
-        form = ImageFormat(self.size, self.channels)
+        listing = self._list()
+        source = FileSource(
+            "image folder",
+            listing.root,
+            listing.files,
+            listing.labels,
+            listing.notices,
+            listing.remarks,
+            listing.splits,
+        )
+        pools = Pools(self.validation_share, self.test_share, self.least_images, self.least_per_class)
+        form = ImageFormat(self.size, self.channels, background=self.background)
         return collect_files(source, form, pools, self.skip_bad, "image_folder/pools", progress)
 
     def fingerprint(self) -> str:
         """A digest of the names, sizes and times of the images."""
-        listing = _list(self.data)
-        return f"{self.skip_bad} {fingerprint(listing.root / file for file in listing.files)}"
+        listing = self._list()
+        return f"{READER_VERSION} {self.skip_bad} {fingerprint(listing.root / file for file in listing.files)}"
+
+    def _list(self) -> Listing:
+        return list_folder(self.data, self.given_split, self.nested_classes)
 
 
 @dataclass(frozen=True)
@@ -71,81 +88,3 @@ class ImageFolderPairs(_Folder, PairTasks):
     """Tasks of pairs of images, of one class or of two."""
 
     name: ClassVar[str] = "image_folder_pairs"
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """The content of a folder of images.
-
-    Attributes:
-        root: the folder.
-        files: the images in class folders, as sorted paths relative to the root.
-        loose: the number of images outside class folders.
-        others: the number of files that are not images.
-    """
-
-    root: Path
-    files: list[str]
-    loose: int
-    others: int
-
-    @property
-    def notices(self) -> list[str]:
-        """One line for each kind of files that is left out."""
-        counts = {
-            "images outside any class folder are left out": self.loose,
-            "files that are not images are left out": self.others,
-        }
-        return [f"{count} {words}" for words, count in counts.items() if count]
-
-
-def _list(data: str | None) -> _Listing:
-    root = Path(data or "").expanduser()
-    if data is None or not root.is_dir():
-        remedy = "name a folder that holds a folder of images per class"
-        raise SourceError(fault(data, "data: must be a folder that exists", remedy=remedy))
-    files, loose, others = [], 0, 0
-    unreadable: list[OSError] = []
-    visited: dict[str, str] = {}
-    faults: list[str] = []
-    for folder, below, names in os.walk(root, onerror=unreadable.append, followlinks=True):
-        below[:] = _new_folders(folder, sorted(below), visited, faults)
-        for name in names:
-            path = (Path(folder) / name).relative_to(root).as_posix()
-            if Path(name).suffix.lower() not in SUFFIXES or name.startswith("."):
-                others += 1
-            elif "/" in path:
-                files.append(path)
-            else:
-                loose += 1
-    faults += [fault(error.filename, "cannot be read", error.strerror) for error in unreadable]
-    if faults:
-        raise SourceError(*faults)
-    if not files:
-        rule = f"data: must hold folders with images ({' '.join(sorted(SUFFIXES))})"
-        raise SourceError(fault(data, rule, remedy="a folder per class, images in it"))
-    return _Listing(root, sorted(files), loose, others)
-
-
-def _new_folders(folder: str, below: list[str], visited: dict[str, str], faults: list[str]) -> list[str]:
-    """The names of the subfolders that were not visited before, since links would make images occur several times.
-
-    Args:
-        folder: the folder that is walked.
-        below: the names of its subfolders.
-        visited: real path → path of each folder visited so far; the new ones are added.
-        faults: one line is added for every subfolder that was visited before.
-    """
-    here = os.path.realpath(folder)
-    visited.setdefault(here, folder)
-    new = []
-    for name in below:
-        path = os.path.join(folder, name)
-        real = os.path.realpath(path)
-        if real in visited or Path(here).is_relative_to(real):
-            rule = "a folder must be visited once, or its images would occur several times"
-            faults.append(fault(path, rule, f"it is {visited.get(real, real)} again", "remove the link"))
-        else:
-            visited[real] = path
-            new.append(name)
-    return new

@@ -8,8 +8,9 @@ from typing import ClassVar
 from streams.class_tasks import PairTasks
 from streams.errors import SourceError, fault
 from streams.recipe import Collected, Progress, location, number, silent
+from streams.sources.decode import ImageFormat
 from streams.sources.downloads import fingerprint
-from streams.sources.image_files import FileSource, ImageFormat, Pools, collect_files
+from streams.sources.image_files import READER_VERSION, FileSource, Pools, collect_files
 
 IMAGES = "img_align_celeba"
 IDENTITIES = "identity_CelebA.txt"
@@ -57,7 +58,7 @@ class OnlineCeleba(PairTasks):
         """The names, sizes and times of the images and of the identities' file."""
         folder = _folder(self.data)
         paths = [folder / IDENTITIES, *sorted(path for path in (folder / IMAGES).iterdir() if path.is_file())]
-        return f"{self.skip_bad} {fingerprint(paths)}"
+        return f"{READER_VERSION} {self.skip_bad} {fingerprint(paths)}"
 
 
 def _folder(data: str | None) -> Path:

@@ -22,6 +22,9 @@ from streams.views import Views
 TRAIN, VALIDATION, TEST = 0, 1, 2
 SPLITS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 
+WHITE = "white"
+"""The colour that transparent images are composited on, if a recipe has no other."""
+
 Progress = Callable[[str, int, int], None]
 """Called as `progress(what, done, total)` during a long operation."""
 
@@ -53,11 +56,13 @@ class Collected:
         pixels: uint8 [n, C, H, W].
         images: classes, splits and names of these n images.
         source: the source's entry in the manifest: `name`, `files` {name: sha256}, and notices.
+        remarks: lines about the source that a build prints like notices, and that are not part of the manifest.
     """
 
     pixels: npt.NDArray[np.uint8]
     images: Images
     source: dict[str, Any]
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,17 @@ def number(default: float, description: str, **bounds: float) -> Any:
     return field(default=default, metadata={"description": description, **bounds})
 
 
+def addition(default: Any, description: str, **bounds: float) -> Any:
+    """A dataclass field that a later version added: its default enters no manifest, so that older hashes stay."""
+    return field(default=default, metadata={"description": description, "addition": True, **bounds})
+
+
 @dataclass(frozen=True)
 class Recipe(ABC):
     """Turns a source into tasks; a subclass is a frozen dataclass whose fields are options.
 
-    The metadata of a field may hold `ge`, `gt`, `le`, `lt` (bounds), `description`, and `location` (see `location`).
+    The metadata of a field may hold `ge`, `gt`, `le`, `lt` (bounds), `description`, `location` (see `location`), and
+    `addition` (see `addition`).
 
     Attributes:
         name: the recipe's name in YAML and on the command line.
@@ -129,6 +140,10 @@ class Recipe(ABC):
         """One line for every contradiction between options, which the bounds of a field cannot express."""
         return []
 
+    def remarks(self, images: Images) -> list[str]:
+        """One line for every option that these images cannot satisfy, printed whenever the store is used."""
+        return []
+
     def views(self) -> Views | None:
         """The views in which images are drawn; None if images are shown as stored."""
         return None
@@ -142,8 +157,13 @@ class Recipe(ABC):
         return ""
 
     def options(self) -> dict[str, Any]:
-        """The options that determine the store's content: every field except locations."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if not item.metadata.get("location")}
+        """The options that determine the store's content: no locations, and no additions that have their default."""
+        values = {item: getattr(self, item.name) for item in fields(self) if not item.metadata.get("location")}
+        return {
+            item.name: value
+            for item, value in values.items()
+            if not item.metadata.get("addition") or value != item.default
+        }
 
     def identity(self) -> dict[str, Any]:
         """The recipe's entry in the manifest: its name and options."""

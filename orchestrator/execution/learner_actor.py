@@ -238,7 +238,9 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
                 path = self._folder / name
                 if advanced or not checkpoint.is_intact(path):
                     learner, network = configuration.learner, configuration.network
-                    checkpoint.save(path, learner, protocol.learner, network, self._store.shape)
+                    store = self._store
+                    names, background = store.label_names, store.background
+                    checkpoint.save(path, learner, protocol.learner, network, store.shape, names, background)
             if advanced:
                 keep = () if self._spec.segments is None else self._spec.segments.kept_steps
                 state = protocol.state_dict()

@@ -3,8 +3,12 @@
 import hashlib
 import io
 import os
-from collections.abc import Sequence
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +17,32 @@ import numpy as np
 import numpy.typing as npt
 
 from streams.errors import fault
-from streams.recipe import Progress, silent
+from streams.recipe import WHITE, Progress, silent
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr"})
+_DEEP_MODES = ("I", "F")
+_DEEP_RAW_MODE = re.compile(r";16[BLN]$")  # not `BGR;16`, which is 16 bits per pixel
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """The format of stored images.
+
+    Attributes:
+        size: side in pixels.
+        channels: 1 (grey) or 3 (red, green, blue).
+        crop: side of the square, in pixels of the source; the shorter side of the image if None or larger.
+        background: the colour that shows through transparent pixels, a name or a code that Pillow knows.
+    """
+
+    size: int
+    channels: int
+    crop: int | None = None
+    background: str = WHITE
 
 
 @dataclass(frozen=True)
@@ -30,16 +53,18 @@ class Decoded:
         pixels: uint8 [n, C, size, size]; rows of bad files are undefined.
         bad: one line for each file that is not a complete image, by its index.
         digest: sha256 (hex) over the names and contents of all n files, in their order.
+        pictures: a digest of the pixels of each file, equal for copies; empty for bad files.
+        remarks: one line about transparent images, and one for each kind of Pillow's warnings.
     """
 
     pixels: npt.NDArray[np.uint8]
     bad: dict[int, str]
     digest: str
+    pictures: list[bytes]
+    remarks: tuple[str, ...]
 
 
-def decode(
-    root: Path, names: Sequence[str], size: int, channels: int, crop: int | None = None, progress: Progress = silent
-) -> Decoded:
+def decode(root: Path, names: Sequence[str], form: ImageFormat, progress: Progress = silent) -> Decoded:
     """Decode images, crop the middle square of each, and resize it.
 
     Pillow releases the interpreter's lock, so that threads use all cores.
@@ -47,13 +72,13 @@ def decode(
     Args:
         root: the folder that `names` are relative to.
         names: paths of n files.
-        size: side of the results, in pixels.
-        channels: 1 (grey) or 3 (red, green, blue).
-        crop: side of the square, in pixels of the source; the shorter side of the image if None or larger.
+        form: the format of the results.
         progress: called with the number of decoded files.
     """
-    pixels = np.empty((len(names), channels, size, size), dtype=np.uint8)
+    pixels = np.empty((len(names), form.channels, form.size, form.size), dtype=np.uint8)
     bad: dict[int, str] = {}
+    pictures = [b""] * len(names)
+    transparent: list[int] = []
     digest = hashlib.sha256()
 
     def one(row: int) -> bytes:
@@ -64,22 +89,60 @@ def decode(
             bad[row] = fault(path, "cannot be read", error.strerror)
             return b""
         try:
-            pixels[row] = _image(content, size, channels, crop)
+            picture = read_picture(content, form.channels, form.background)
+            pixels[row] = _middle(picture.image, form)
+            pictures[row] = hashlib.sha256(pixels[row].tobytes()).digest()
+            if picture.transparent:
+                transparent.append(row)
         except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error, ...
             bad[row] = fault(path, "is not a complete image", _reason(content, error))
         return hashlib.sha256(content).digest()
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with pillow_warnings() as remarks, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for done, content_digest in enumerate(pool.map(one, range(len(names)))):
             digest.update(names[done].encode() + b"\0" + content_digest)
             progress("decoding images", done + 1, len(names))
-    return Decoded(pixels, dict(sorted(bad.items())), digest.hexdigest())
+    if transparent:
+        remarks.insert(0, transparency_remark(len(transparent), form.background))
+    return Decoded(pixels, dict(sorted(bad.items())), digest.hexdigest(), pictures, tuple(remarks))
+
+
+def is_colour(text: str) -> bool:
+    """Whether Pillow knows a colour by this name or code."""
+    from PIL import ImageColor
+
+    try:
+        return bool(ImageColor.getrgb(text))
+    except ValueError:
+        return False
+
+
+def transparency_remark(count: int, background: str) -> str:
+    """The line about images with transparent pixels."""
+    return f"{count} images have transparent pixels, which are composited on {background}"
+
+
+@contextmanager
+def pillow_warnings() -> Iterator[list[str]]:
+    """Collects Pillow's warnings, which would be printed with a line of source code, as one line for each kind."""
+    lines: list[str] = []
+    with warnings.catch_warnings(record=True) as recorded:
+        warnings.simplefilter("always")
+        yield lines
+    counts = Counter(type(each.message).__name__ for each in recorded)
+    firsts = {type(each.message).__name__: each.message for each in reversed(recorded)}
+    lines += [
+        " ".join(f"{count} warnings of Pillow, such as {kind}: {firsts[kind]}".split())
+        for kind, count in counts.items()
+    ]
 
 
 def _reason(content: bytes, error: Exception) -> str:
     if not content:
         return "0 bytes"
     kind = type(error).__name__
+    if isinstance(error, UnsupportedImageError):
+        return str(error)
     return "not an image format that Pillow knows" if kind == "UnidentifiedImageError" else f"{kind}: {error}"
 
 
@@ -89,32 +152,80 @@ def _has_end(kind: str | None, content: bytes) -> bool:
     return kind != "GIF" or content.rstrip(b"\0\r\n ").endswith(b";")
 
 
-def read_picture(content: bytes) -> "Image.Image":
-    """A complete image from a file's bytes, rotated upright by its EXIF data, with at most 8 bits per channel.
+class UnsupportedImageError(ValueError):
+    """An image that is complete and cannot be stored; `str` says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A decoded image.
+
+    Attributes:
+        image: in the mode L or RGB, upright, without transparency.
+        transparent: whether the file has transparent pixels.
+    """
+
+    image: "Image.Image"
+    transparent: bool
+
+
+def read_picture(content: bytes, channels: int, background: str = WHITE) -> Picture:
+    """A complete image from a file's bytes, rotated upright by its EXIF data, with 8 bits per channel.
+
+    Args:
+        content: the file's bytes.
+        channels: 1 (grey) or 3 (red, green, blue).
+        background: the colour that transparent pixels are composited on.
 
     Raises:
         PIL.UnidentifiedImageError: the bytes are not an image.
-        ValueError: the pixels have more than 8 bits per channel.
+        UnsupportedImageError: the image has too many bits or pixels, or a colour space that is not converted.
         Exception: the image is damaged; Pillow's decoders raise many types.
     """
     from PIL import Image, ImageOps  # imported late: only reading images needs it
 
-    with Image.open(io.BytesIO(content)) as opened:
-        opened.load()
-        if not _has_end(opened.format, content):  # Pillow does not check the end if it has all pixels
-            raise OSError("the end of the file is missing")
-        if opened.mode not in _MODES:
-            raise ValueError(f"{opened.mode} pixels have more than 8 bits; convert the image")
-        return ImageOps.exif_transpose(opened)
+    mode = "RGB" if channels == 3 else "L"
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            if opened.mode.startswith(_DEEP_MODES) or _is_deep_colour(opened):
+                raise UnsupportedImageError(f"{opened.mode} pixels have more than 8 bits; convert the image")
+            opened.load()
+            if not _has_end(opened.format, content):  # Pillow does not check the end if it has all pixels
+                raise OSError("the end of the file is missing")
+            if opened.mode not in _MODES:
+                raise UnsupportedImageError(f"{opened.mode} colours are not supported; convert the image to RGB")
+            upright = ImageOps.exif_transpose(opened)
+    except Image.DecompressionBombError as error:
+        raise UnsupportedImageError(f"{str(error).rstrip('.')}; make the image smaller") from None
+    if upright.has_transparency_data:
+        straight = upright.convert("LA") if upright.mode == "La" else upright  # Pillow has no step from La to RGBA
+        layer = straight.convert("RGBA")
+        if layer.getchannel("A").getextrema() != (255, 255):
+            below = Image.new("RGBA", layer.size, background)
+            return Picture(Image.alpha_composite(below, layer).convert(mode), True)
+    return Picture(upright.convert(mode), False)
 
 
-def _image(content: bytes, size: int, channels: int, crop: int | None) -> npt.NDArray[np.uint8]:
+def _is_deep_colour(opened: "Image.Image") -> bool:
+    """Whether a file has 16 bits per channel, of which Pillow silently keeps 8 in the mode RGB.
+
+    The arguments of Pillow's decoder show it: a raw mode such as `RGB;16B`, or the largest value of a PPM file.
+    """
+    arguments = [each for tile in getattr(opened, "tile", []) for each in _flat(tile[3])]
+    deepest = max((each for each in arguments if isinstance(each, int)), default=0) if opened.format == "PPM" else 0
+    return deepest > 255 or any(isinstance(each, str) and _DEEP_RAW_MODE.search(each) for each in arguments)
+
+
+def _flat(arguments: object) -> Sequence[object]:
+    return arguments if isinstance(arguments, tuple | list) else (arguments,)
+
+
+def _middle(shown: "Image.Image", form: ImageFormat) -> npt.NDArray[np.uint8]:
     from PIL import Image
 
-    shown = read_picture(content).convert("RGB" if channels == 3 else "L")
     width, height = shown.size
-    side = min(width, height, crop or width)
+    side = min(width, height, form.crop or width)
     left, top = (width - side) // 2, (height - side) // 2
     middle = shown.crop((left, top, left + side, top + side))
-    resized = middle.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(resized, dtype=np.uint8).reshape(size, size, channels).transpose(2, 0, 1)
+    resized = middle.resize((form.size, form.size), Image.Resampling.BILINEAR)
+    return np.asarray(resized, dtype=np.uint8).reshape(form.size, form.size, form.channels).transpose(2, 0, 1)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streams.errors import StoreError, fault
-from streams.recipe import SPLITS, Images, SeedTable
+from streams.recipe import SPLITS, WHITE, Images, SeedTable
 from streams.store import manifest as manifests
 from streams.store.checks import image_faults, range_faults, table_faults
 from streams.store.manifest_rules import SEED_KEYS, STORE_KEYS, seed_faults, store_faults
@@ -139,6 +139,18 @@ class TaskStore:
     def images_per_datapoint(self) -> int:
         """V: 1, or 2 if a datapoint is a pair."""
         return int(self.manifest["images_per_datapoint"])
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The class names, if the labels of datapoints are classes; else empty."""
+        names = self.manifest["class_names"]
+        return tuple(names) if self.images_per_datapoint == 1 and len(names) == self.classes else ()
+
+    @property
+    def background(self) -> str:
+        """The colour that transparent images were composited on."""
+        recipe = self.manifest["recipe"]
+        return str(recipe.get("background", WHITE)) if isinstance(recipe, dict) else WHITE
 
     @cached_property
     def _images(self) -> pa.RecordBatch:

@@ -182,6 +182,44 @@ def test_images_are_read_as_those_of_an_image_folder(tmp_path, capsys):
     ]
 
 
+def test_the_names_of_classes_are_printed(tmp_path, capsys):
+    """A class folder 10 is the second of 1, 10, 2: its label is 1, and its name is printed."""
+    learner = learner_file(tmp_path / "learner.pt", "online", (0, 1), shape=(1, 16, 16), classes=3)
+    pixels = np.random.default_rng(4).integers(0, 256, (12, 16, 16), dtype=np.uint8)
+    paths = [str(tmp_path / f"{index}.png") for index in range(12)]
+    for path, image in zip(paths, pixels, strict=True):
+        Image.fromarray(image).save(path)
+    best = expected(learner, pixels[:, None]).mean(axis=0).argmax(axis=1)
+
+    def printed():
+        assert predict.main([str(tmp_path / "learner.pt"), *paths]) == 0
+        return [line.split(": ")[1].split(" (")[0] for line in capsys.readouterr().out.splitlines()]
+
+    assert printed() == [str(label) for label in best], "a file of an older version has no names"
+    names = ("1", "10", "2")
+    checkpoint.save(tmp_path / "learner.pt", "online", learner, "rainbow", (1, 16, 16), names)
+    assert printed() == [names[label] for label in best]
+    assert predict.load(str(tmp_path / "learner.pt")).labels == names
+
+
+def test_transparent_images_are_composited_as_in_the_learners_store(tmp_path, capsys):
+    learner = learner_file(tmp_path / "learner.pt", "online", (4,), shape=(3, 16, 20))
+    ink = np.zeros((16, 20, 4), dtype=np.uint8)
+    ink[4:9, 5:12, 3] = 255
+    Image.fromarray(ink).save(tmp_path / "ink.png")
+    words = [str(tmp_path / "learner.pt"), str(tmp_path / "ink.png"), str(tmp_path / "ink.png")]
+    for background, colour in (("white", (255, 255, 255)), ("#102030", (16, 32, 48))):
+        checkpoint.save(tmp_path / "learner.pt", "online", learner, "rainbow", (3, 16, 20), (), background)
+        flat = np.where(ink[..., 3:] == 255, 0, np.array(colour)).transpose(2, 0, 1)
+        probabilities = predict.load(words[0])(words[1])
+        np.testing.assert_allclose(probabilities, expected(learner, flat[None]), atol=1e-6)
+        capsys.readouterr()
+        assert predict.main(words) == 0
+        assert capsys.readouterr().err == (
+            f"IMAGES: 2 images have transparent pixels, which are composited on {background}\n"
+        )
+
+
 def test_runs_without_a_learner(runs, tmp_path, capsys):
     def fault_of(run):
         with pytest.raises(OrchestratorError) as caught:

@@ -14,9 +14,20 @@ from streams.build import build, main
 from streams.errors import SourceError
 from streams.image_folder import ImageFolder, ImageFolderPairs
 from streams.recipe import TEST, TRAIN, VALIDATION
-from streams.sources.decode import decode
+from streams.sources.decode import ImageFormat, decode, read_picture
 from streams.store.task_store import TaskStore
+from tests.streams.conftest import write_image
 
+OLDER_HASHES = {  # by the commit 626ca2c: of the store, and of seed 0
+    ImageFolder: [
+        "7ad64817dbfc1da243b9994e2647e4ecf81d069644bf3f8bc7d493f4fa4da5e9",
+        "6391bc75e9b2a9ec9f9808f4c751f81bd91956d792a103ac55224c9c22e32345",
+    ],
+    ImageFolderPairs: [
+        "baa73b5d23fc62cacc943802f4c29c95fe5a40b5d62f20d4a79f96ac8f154a96",
+        "3ab500abbdcdb38287b533e96404974699b14a41bd9316f1db6e3cd0a9fc23d7",
+    ],
+}
 SMALL: dict[str, Any] = {"tasks": 4, "train": 20, "validation": 6, "test": 6, "size": 8}
 
 
@@ -58,18 +69,219 @@ def test_no_task_is_larger_than_one_of_the_smallest_classes(copy: Path, tmp_path
         assert np.diff(store.table(seed).starts, axis=1).tolist() == [[36] * 7, [9] * 7, [9] * 7]
 
 
+def test_tasks_that_small_classes_shorten_are_reported_before_the_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {"a": 3, "b": 4, "c": 60, "d": 300}
+    for number, (name, size) in enumerate(sizes.items()):
+        for image in range(size):
+            write_image(tmp_path / "data" / name / f"{image:03d}.png", (number, image // 200, image % 200), (4, 4))
+    data = str(tmp_path / "data")
+    recipe = ImageFolder(data=data, size=4, tasks=3, classes_per_task=2)
+    store = build(recipe, [0], tmp_path / "store")
+    assert np.diff(store.table(0).starts, axis=1).tolist() == [[3] * 3, [2] * 3, [2] * 3]
+    remedy = "leave small classes out (least_per_class), raise classes_per_task, or lower"
+    words = "points, not {}: all that the smallest classes have"
+    lines = [
+        f"image_folder: every task has 3 train {words.format(400)}, a (1), b (2); {remedy} train",
+        f"image_folder: every task has 2 validation {words.format(100)}, a (1), b (1); {remedy} validation",
+        f"image_folder: every task has 2 test {words.format(100)}, a (1), b (1); {remedy} test",
+    ]
+    assert capsys.readouterr().err.splitlines() == lines
+    build(recipe, [0, 1], tmp_path / "store")  # a store that exists is used with the same lines
+    build(recipe, [0, 1], tmp_path / "store")
+    assert capsys.readouterr().err.splitlines() == lines * 2
+    large = ImageFolder(
+        data=data, size=4, tasks=1, classes_per_task=2, least_per_class=60, train=250, validation=54, test=54
+    )
+    table = build(large, [0], tmp_path / "large").table(0)
+    assert np.diff(table.starts, axis=1).tolist() == [[250], [54], [54]]
+    assert capsys.readouterr().err == "image_folder: 2 classes have fewer than 60 images and are left out\n"
+
+
 def test_pairs_and_deeper_folders(copy: Path, tmp_path: Path) -> None:
     for number in range(11):  # alphabet/character/drawing, as Omniglot has it
         target = copy / f"part {number % 2}"
         target.mkdir(exist_ok=True)
         (copy / f"class {number:02d}").rename(target / f"class {number:02d}")
-    store = build(ImageFolderPairs(data=str(copy), **SMALL), [0], tmp_path / "store")
+    store = build(ImageFolderPairs(data=str(copy), nested_classes=True, **SMALL), [0], tmp_path / "store")
     assert store.manifest["class_names"][:2] == ["part 0/class 00", "part 0/class 02"]
+    assert store.manifest["source"]["notices"] == []
     table = store.table(0)
     left, right = table.image_ids.T
     np.testing.assert_array_equal(table.label, store.classes_of[left] == store.classes_of[right])
     assert (left != right).all()
     assert table.label.mean() == 0.5
+
+
+def test_nested_folders_are_one_class(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flat = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "flat")
+    for number in range(11):  # cat/day1, cat/day2, and images beside them
+        for day in (1, 2):
+            target = copy / f"class {number:02d}" / f"day{day}"
+            target.mkdir()
+            for image in range(4):
+                (target.parent / f"{4 * day + image:02d}.png").rename(target / f"{image}.png")
+    store = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert store.manifest["class_names"] == flat.manifest["class_names"]
+    assert (store.classes, store.count) == (11, 132)
+    line = "22 nested folders are parts of their classes, which are 11; nested_classes=true makes each folder a class"
+    assert store.manifest["source"]["notices"] == [line]
+    assert capsys.readouterr().err == f"image_folder: {line}\n"
+    apart = ImageFolder(data=str(copy), nested_classes=True, size=8).collect()
+    assert apart.images.class_names[:3] == ("class 00", "class 00/day1", "class 00/day2")
+
+
+def test_folders_that_are_not_classes_are_left_out_and_named(
+    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "before")
+    (copy / ".git").mkdir()  # holds no image: nothing to report
+    assert build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "same").hash == before.hash
+    assert capsys.readouterr().err == ""
+    names = (".trash", "__MACOSX", "lost+found", "@eaDir", "class 04/.ipynb_checkpoints", "class 04/.thumbnails/large")
+    for name in names:
+        shutil.copytree(copy / "class 00", copy / name)
+    (copy / ".trash" / "link").symlink_to(copy / "class 00")
+    store = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert store.manifest["class_names"] == before.manifest["class_names"]
+    np.testing.assert_array_equal(store.pixels, before.pixels)
+    np.testing.assert_array_equal(store.splits_of, before.splits_of)
+    line = (
+        "6 folders that are not classes are left out, with 72 images: .trash, @eaDir, __MACOSX, "
+        "class 04/.ipynb_checkpoints, class 04/.thumbnails and 1 more"
+    )
+    assert store.manifest["source"]["notices"] == [line]
+    assert capsys.readouterr().err == f"image_folder: {line}\n"
+    assert ImageFolder(data=str(copy)).fingerprint() == ImageFolder(data=str(copy)).fingerprint()
+
+
+def _as_split(copy: Path, **names_of: tuple[int, ...]) -> None:
+    """Move the images of each class into one folder for each name, by their numbers."""
+    for folder in sorted(copy.iterdir()):
+        for name, images in names_of.items():
+            target = copy / name / folder.name
+            target.mkdir(parents=True)
+            for image in images:
+                (folder / f"{image:02d}.png").rename(target / f"{image:02d}.png")
+        folder.rmdir()
+
+
+@pytest.mark.parametrize(("validation", "test"), [("val", "test"), ("Valid", "testing"), ("validation", "TEST")])
+def test_a_given_split_is_used(
+    copy: Path, tmp_path: Path, validation: str, test: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _as_split(copy, **{"train": tuple(range(7)), validation: (7, 8), test: (9, 10, 11)})
+    store = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert (store.classes, store.manifest["class_names"][0]) == (11, "class 00")
+    image = store.pixels[:, 1, 3, 3] // 20
+    np.testing.assert_array_equal(store.splits_of, np.where(image < 7, TRAIN, np.where(image < 9, VALIDATION, TEST)))
+    line = f"the folders give the split: train is train (77), {validation} is validation (22), {test} is test (33)"
+    assert store.manifest["source"]["notices"] == [line]
+    assert capsys.readouterr().err == f"image_folder: {line}\n"
+
+
+def test_pools_that_a_given_split_does_not_have_are_drawn_from_its_training_images(copy: Path, tmp_path: Path) -> None:
+    _as_split(copy, training=tuple(range(9)), test=(9, 10, 11))
+    (copy / "test" / "loose.png").write_bytes((copy / "test" / "class 00" / "09.png").read_bytes())
+    store = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert np.bincount(store.splits_of).tolist() == [11 * 8, 11 * 1, 11 * 3]
+    np.testing.assert_array_equal(store.splits_of == TEST, store.pixels[:, 1, 3, 3] // 20 >= 9)
+    assert store.manifest["source"]["notices"] == [
+        "the folders give the split: training is train (99), test is test (33); validation images are drawn from training",
+        "1 images outside any class folder are left out",
+    ]
+    shutil.rmtree(copy / "test")
+    only = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "only")
+    assert np.bincount(only.splits_of).tolist() == [11 * 7, 11 * 1, 11 * 1]
+
+
+def test_the_hash_of_older_stores_stays(tmp_path: Path) -> None:
+    """Of the same folder and options, as the version before `background` and the other additions built it."""
+    for number in range(11):
+        for image in range(12):
+            write_image(tmp_path / "data" / f"class {number:02d}" / f"{image:02d}.bmp", (20 * number, 20 * image, 0))
+    (tmp_path / "data" / "readme.txt").write_text("x")
+    (tmp_path / "data" / "loose.bmp").write_bytes(b"x")
+    (tmp_path / "data" / ".git").mkdir()
+    (tmp_path / "data" / ".git" / "config").write_text("x")
+    for kind, expected in OLDER_HASHES.items():
+        store = build(kind(data=str(tmp_path / "data"), **SMALL), [0], tmp_path / kind.name)
+        assert [store.hash, store.table(0).manifest["hash"]] == expected
+        assert set(store.manifest["recipe"]) == {
+            *("name", "tasks", "classes_per_task", "keep", "train", "validation", "test"),
+            *("size", "channels", "validation_share", "test_share"),
+        }
+    other = ImageFolder(data="x", background="black", given_split=False, nested_classes=True, least_per_class=2)
+    new = {"background": "black", "given_split": False, "nested_classes": True, "least_per_class": 2}
+    assert other.identity() == ImageFolder(data="x").identity() | new
+
+
+def test_split_names_may_be_classes(copy: Path, tmp_path: Path) -> None:
+    for number, name in ((0, "train"), (1, "test")):
+        (copy / f"class {number:02d}").rename(copy / name)
+    names = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store").manifest["class_names"]
+    assert names[-2:] == ["test", "train"]  # among other classes, they are no split
+    for number in range(2, 11):
+        shutil.rmtree(copy / f"class {number:02d}")
+    with pytest.raises(SourceError) as caught:
+        ImageFolder(data=str(copy), size=8).collect()
+    assert str(caught.value) == (
+        f"{copy}: data: test, train give the split and must hold a folder per class; "
+        "set given_split=false if they are classes"
+    )
+    assert ImageFolder(data=str(copy), size=8, given_split=False).collect().images.class_names == ("test", "train")
+
+
+def test_copies_are_in_one_pool(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = ImageFolder(data=str(copy), size=8).collect()
+    for number in range(1, 11):
+        for image in range(12):
+            original = copy / f"class {number:02d}" / f"{image:02d}.png"
+            Image.open(original).save(original.with_name(f"copy of {image:02d}.png"), compress_level=0)
+    store = build(ImageFolder(data=str(copy), **SMALL), [0, 1], tmp_path / "store")
+    picture = store.classes_of * 12 + store.pixels[:, 1, 3, 3] // 20
+    pools = [set(store.splits_of[picture == each].tolist()) for each in range(132)]
+    assert all(len(pool) == 1 for pool in pools)
+    assert [pool.pop() for pool in pools] == before.images.splits.tolist()  # as without the copies
+    line = "120 images are copies of others and are in the same pool as these"
+    assert store.manifest["source"]["notices"] == [line]
+    assert capsys.readouterr().err == f"image_folder: {line}\n"
+
+
+def test_a_picture_in_two_classes_is_reported_and_in_one_pool(copy: Path, tmp_path: Path) -> None:
+    for image in range(12):
+        shutil.copy(copy / "class 00" / f"{image:02d}.png", copy / "class 05" / f"again {image:02d}.png")
+    store = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    red, green = store.pixels[:, 0, 3, 3], store.pixels[:, 1, 3, 3]
+    for image in range(12):
+        twice = (red == 0) & (green == 20 * image)
+        assert store.classes_of[twice].tolist() == [0, 5]
+        assert len(set(store.splits_of[twice].tolist())) == 1
+    notices = store.manifest["source"]["notices"]
+    assert notices[0] == "12 images are copies of others and are in the same pool as these"
+    assert notices[1] == "one picture in several classes: class 00/00.png, class 05/again 00.png"
+    assert notices[11:] == ["2 more pictures are in several classes"]
+
+
+def test_a_copy_across_a_given_split_is_withheld(copy: Path, tmp_path: Path) -> None:
+    _as_split(copy, train=tuple(range(7)), val=(7, 8), test=(9, 10, 11))
+    shutil.copy(copy / "test" / "class 03" / "09.png", copy / "train" / "class 03" / "leak.png")
+    shutil.copy(copy / "train" / "class 04" / "00.png", copy / "val" / "class 04" / "leak.png")
+    store = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert np.bincount(store.splits_of[store.classes_of == 3]).tolist() == [7, 2, 4]
+    assert np.bincount(store.splits_of[store.classes_of == 4]).tolist() == [6, 4, 3]
+
+
+def test_copies_count_once_where_a_class_is_too_small(copy: Path) -> None:
+    for image in range(1, 12):
+        shutil.copy(copy / "class 02" / "00.png", copy / "class 02" / f"{image:02d}.png")
+    with pytest.raises(SourceError) as caught:
+        ImageFolder(data=str(copy), size=8).collect()
+    assert str(caught.value) == (
+        "class class 02: must have at least 3 images, 1 to train, validate and test each (got 1, and 11 copies); "
+        "add images or leave the class out"
+    )
 
 
 def test_other_files_are_left_out_and_counted(copy: Path) -> None:
@@ -82,6 +294,11 @@ def test_other_files_are_left_out_and_counted(copy: Path) -> None:
         "1 images outside any class folder are left out",
         "2 files that are not images are left out",
     ]
+    (copy / "class 00" / "12.JFIF").write_bytes(b"x")
+    assert ImageFolder(data=str(copy), size=8).collect().remarks == (
+        "left out by suffix: 1 .db, 1 .jfif, 1 hidden; images have "
+        ".bmp .gif .jpeg .jpg .pbm .pgm .png .ppm .tif .tiff .webp",
+    )
 
 
 def test_links_to_folders_are_followed_once(copy: Path, tmp_path: Path) -> None:
@@ -91,11 +308,13 @@ def test_links_to_folders_are_followed_once(copy: Path, tmp_path: Path) -> None:
     (copy / "class 02" / "loop").symlink_to("..")
     (copy / "class 03" / "above").symlink_to(tmp_path)
     (copy / "class 11").symlink_to("class 04")
+    (copy / "a link").symlink_to("class 05")  # visited before the folder, and yet the link is to be removed
     rule = "a folder must be visited once, or its images would occur several times"
     for method in (ImageFolder(data=str(copy), size=8).collect, ImageFolder(data=str(copy), size=8).fingerprint):
         with pytest.raises(SourceError) as caught:
             method()
         assert sorted(caught.value.faults) == [
+            f"{copy / 'a link'}: {rule} (got it is {copy / 'class 05'} again); remove the link",
             f"{copy / 'class 02' / 'loop'}: {rule} (got it is {copy} again); remove the link",
             f"{copy / 'class 03' / 'above'}: {rule} (got it is {tmp_path} again); remove the link",
             f"{copy / 'class 11'}: {rule} (got it is {copy / 'class 04'} again); remove the link",
@@ -193,7 +412,7 @@ def test_the_middle_square_is_resized(tmp_path: Path) -> None:
     pixels[:, :20], pixels[:, 20:40], pixels[:, 40:] = (255, 0, 0), (0, 200, 0), (0, 0, 255)
     save(tmp_path / "wide.png", pixels)
     save(tmp_path / "tall.png", pixels.transpose(1, 0, 2).copy())
-    decoded = decode(tmp_path, ["wide.png", "tall.png"], 10, 3)
+    decoded = decode(tmp_path, ["wide.png", "tall.png"], ImageFormat(10, 3))
     assert decoded.bad == {}
     assert (decoded.pixels == np.array([0, 200, 0]).reshape(1, 3, 1, 1)).all()
 
@@ -202,8 +421,8 @@ def test_a_crop_keeps_a_square_in_the_middle(tmp_path: Path) -> None:
     pixels = np.zeros((30, 30), dtype=np.uint8)
     pixels[10:20, 10:20] = 250
     save(tmp_path / "grey.png", pixels)
-    assert (decode(tmp_path, ["grey.png"], 5, 1, crop=10).pixels == 250).all()
-    whole = decode(tmp_path, ["grey.png"], 30, 1, crop=200).pixels[0, 0]  # the image is smaller: all of it
+    assert (decode(tmp_path, ["grey.png"], ImageFormat(5, 1, crop=10)).pixels == 250).all()
+    whole = decode(tmp_path, ["grey.png"], ImageFormat(30, 1, crop=200)).pixels[0, 0]  # the image is smaller: all of it
     np.testing.assert_array_equal(whole, pixels)
 
 
@@ -214,10 +433,93 @@ def test_all_usual_pixel_modes_are_read(tmp_path: Path) -> None:
         image.convert(mode).save(tmp_path / f"{mode}.tif")
     Image.fromarray(grey > 0).save(tmp_path / "1.png")
     names = ["L.tif", "LA.tif", "P.tif", "RGB.tif", "RGBA.tif", "CMYK.tif", "1.png"]
-    decoded = decode(tmp_path, names, 4, 3)
+    decoded = decode(tmp_path, names, ImageFormat(4, 3))
     assert decoded.bad == {}
     assert decoded.pixels[:6].min() == decoded.pixels[:6].max() == 100
     assert (decoded.pixels[6] == 255).all()
+
+
+def _ink(folder: Path) -> list[str]:
+    """Write a black square on a transparent background, black underneath, in every mode that has transparency."""
+    alpha = np.zeros((8, 8), dtype=np.uint8)
+    alpha[2:6, 2:6] = 255
+    black = np.zeros((8, 8), dtype=np.uint8)
+    grey = Image.merge("LA", [Image.fromarray(black), Image.fromarray(alpha)])
+    colour = grey.convert("RGBA")
+    palette = Image.fromarray(alpha // 255, "P")
+    palette.putpalette([0] * 6)
+    plain = Image.fromarray(np.where(alpha == 0, 1, 0).astype(np.uint8))
+    grey.save(folder / "LA.png")
+    colour.save(folder / "RGBA.png")
+    colour.save(folder / "RGBA.webp", lossless=True)
+    colour.save(folder / "RGBA.tif")
+    palette.save(folder / "P index.png", transparency=0)
+    palette.save(folder / "P bytes.png", transparency=bytes([0, 255]))
+    palette.save(folder / "P.gif", transparency=0)
+    plain.save(folder / "L.png", transparency=1)
+    plain.convert("RGB").save(folder / "RGB.png", transparency=(1, 1, 1))
+    return ["LA.png", "RGBA.png", "RGBA.webp", "RGBA.tif", "P index.png", "P bytes.png", "P.gif", "L.png", "RGB.png"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_transparent_pixels_show_the_background(tmp_path: Path, channels: int) -> None:
+    names = _ink(tmp_path)
+    expected = np.full((8, 8), 255)
+    expected[2:6, 2:6] = 0
+    decoded = decode(tmp_path, names, ImageFormat(8, channels))
+    assert decoded.bad == {}
+    for name, pixels in zip(names, decoded.pixels, strict=True):
+        np.testing.assert_array_equal(pixels, np.broadcast_to(expected, (channels, 8, 8)), err_msg=name)
+    assert decoded.remarks == ("9 images have transparent pixels, which are composited on white",)
+    other = decode(tmp_path, names, ImageFormat(8, channels, background="#000000"))
+    assert other.pixels.max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["La", "RGBa", "PA"])
+def test_transparency_in_modes_that_files_rarely_have(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image.new(mode, (4, 4), (0,) * (4 if mode == "RGBa" else 2))
+    image.format = None
+    monkeypatch.setattr(Image, "open", lambda _: image)
+    for channels in (1, 3):
+        picture = read_picture(b"", channels)
+        assert picture.transparent
+        assert np.asarray(picture.image).min() == 255
+
+
+def test_half_transparent_pixels_are_mixed_and_opaque_ones_stay(tmp_path: Path) -> None:
+    pixels = np.zeros((4, 4, 4), dtype=np.uint8)
+    pixels[..., 3] = 128
+    save(tmp_path / "half.png", pixels)
+    pixels[..., :] = (10, 20, 30, 255)
+    save(tmp_path / "opaque.png", pixels)
+    decoded = decode(tmp_path, ["half.png", "opaque.png"], ImageFormat(4, 3))
+    assert (decoded.pixels[0] == 127).all()
+    assert (decoded.pixels[1] == np.array([10, 20, 30]).reshape(3, 1, 1)).all()
+    assert decoded.remarks == ("1 images have transparent pixels, which are composited on white",)
+
+
+def test_the_background_is_an_option_of_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2):
+        (tmp_path / "data" / f"class {number}").mkdir(parents=True)
+        for image in range(3):
+            pixels = np.zeros((4, 4, 4), dtype=np.uint8)
+            pixels[0, : image + 1, 3] = pixels[3, : number + 1, 3] = 255
+            save(tmp_path / "data" / f"class {number}" / f"{image}.png", pixels)
+    words = ["image_folder", f"data={tmp_path / 'data'}", "--seeds", "1", "tasks=1", "classes_per_task=2", "size=4"]
+    words += ["train=2", "validation=2", "test=2"]
+    assert main([*words, "--out", str(tmp_path / "store")]) == 0
+    err = capsys.readouterr().err
+    assert err.count("image_folder: 6 images have transparent pixels, which are composited on white\n") == 1
+    store = TaskStore.open(tmp_path / "store")
+    assert (store.background, store.pixels[0, :, 1:3].min()) == ("white", 255)
+    assert main([*words, "--out", str(tmp_path / "green"), "background=#00ff00"]) == 0
+    store = TaskStore.open(tmp_path / "green")
+    assert (store.background, store.pixels[0, :, 1, 1].tolist()) == ("#00ff00", [0, 255, 0])
+    capsys.readouterr()
+    assert main([*words, "--out", str(tmp_path / "no"), "background=whitish"]) == 2
+    assert capsys.readouterr().err == (
+        "image_folder.background: must be a colour (got whitish); write a name or a code, such as white or #ff8800\n"
+    )
 
 
 def test_rotated_photographs_are_upright(tmp_path: Path) -> None:
@@ -226,13 +528,13 @@ def test_rotated_photographs_are_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show it a quarter clockwise
     save(tmp_path / "turned.png", pixels, exif=exif)
-    upright = decode(tmp_path, ["turned.png"], 8, 1).pixels[0, 0]
+    upright = decode(tmp_path, ["turned.png"], ImageFormat(8, 1)).pixels[0, 0]
     np.testing.assert_array_equal(upright, np.rot90(pixels[:, :, 0], -1))
 
 
 def test_16_bit_images_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "deep.png", np.full((8, 8), 40_000, dtype=np.uint16))
-    (line,) = decode(tmp_path, ["deep.png"], 4, 1).bad.values()
+    (line,) = decode(tmp_path, ["deep.png"], ImageFormat(4, 1)).bad.values()
     assert "pixels have more than 8 bits; convert the image" in line
 
 
@@ -244,15 +546,15 @@ def test_a_cut_file_of_any_format_is_detected(tmp_path: Path, form: str) -> None
     cuts = [*range(1, 30), *range(30, len(content), len(content) // 20), len(content)]
     for cut in cuts:
         (tmp_path / f"{cut}").write_bytes(content[:-cut])
-    decoded = decode(tmp_path, ["whole", *map(str, cuts)], 8, 3)
+    decoded = decode(tmp_path, ["whole", *map(str, cuts)], ImageFormat(8, 3))
     assert sorted(decoded.bad) == list(range(1, len(cuts) + 1))
 
 
 def test_the_digest_depends_on_names_and_contents(made_folder: Path) -> None:
     names = ["class 00/00.png", "class 00/01.png"]
-    first = decode(made_folder, names, 4, 3).digest
-    assert first == decode(made_folder, names, 8, 1).digest
-    assert first != decode(made_folder, names[::-1], 4, 3).digest
+    first = decode(made_folder, names, ImageFormat(4, 3)).digest
+    assert first == decode(made_folder, names, ImageFormat(8, 1)).digest
+    assert first != decode(made_folder, names[::-1], ImageFormat(4, 3)).digest
 
 
 def test_omniglot_as_pairs(real_data: Path, tmp_path: Path) -> None:
@@ -260,7 +562,9 @@ def test_omniglot_as_pairs(real_data: Path, tmp_path: Path) -> None:
     if not archive.is_file():
         pytest.skip(f"no {archive}")
     zipfile.ZipFile(archive).extractall(tmp_path)
-    recipe = ImageFolderPairs(data=str(tmp_path / "images_background_small1"), tasks=30, size=28, channels=1)
+    recipe = ImageFolderPairs(
+        data=str(tmp_path / "images_background_small1"), tasks=30, size=28, channels=1, nested_classes=True
+    )
     store = build(recipe, [0], tmp_path / "store")
     assert store.shape == (1, 28, 28)
     assert store.count == 20 * len(store.manifest["class_names"])
