@@ -11,6 +11,7 @@ from pathlib import Path
 from streams.command_line import CommandLine, command
 from streams.errors import OptionError, SourceError, StoreError, fault
 from streams.options import option_faults, recipe_from_words
+from streams.pools import first_copies
 from streams.progress import ProgressLine
 from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
 from streams.store import manifest as manifests
@@ -118,7 +119,11 @@ def _open(recipe: Recipe, folder: Path) -> TaskStore:
 def _build_new(recipe: Recipe, seeds: list[int], folder: Path, progress: Progress) -> None:
     collected = recipe.collect(progress)
     check_collected(recipe, collected)
-    _print(recipe, [*collected.source.get("notices", []), *collected.remarks, *recipe.remarks(collected.images)])
+    lines = [*collected.source.get("notices", []), *collected.remarks, *recipe.remarks(collected.images)]
+    splits = collected.images.splits
+    if across := int((splits != splits[first_copies(collected.pixels)]).sum()):
+        lines.append(f"{across} images are copies of one in another pool, as in the source")
+    _print(recipe, lines)
 
     def write(unfinished: Path) -> None:
         progress("writing the store", 0, 1 + len(seeds))

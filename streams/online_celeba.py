@@ -8,9 +8,9 @@ from typing import ClassVar
 from streams.class_tasks import PairTasks
 from streams.errors import SourceError, fault
 from streams.recipe import Collected, Progress, location, number, silent
-from streams.sources.decode import ImageFormat
+from streams.sources.decode import SUFFIXES, ImageFormat
 from streams.sources.downloads import fingerprint
-from streams.sources.image_files import READER_VERSION, FileSource, Pools, collect_files
+from streams.sources.image_files import READER_VERSION, FileSource, Pools, collect_files, shortened
 
 IMAGES = "img_align_celeba"
 IDENTITIES = "identity_CelebA.txt"
@@ -49,7 +49,9 @@ class OnlineCeleba(PairTasks):
         files = sorted(file for file, identity in identity_of.items() if identity in enough)
         left_out = len(counts) - len(enough)
         notices = [f"{left_out} of {len(counts)} identities have fewer than {self.least_per_identity} images"]
-        source = FileSource("CelebA", folder / IMAGES, files, [f"{identity_of[file]:05d}" for file in files], notices)
+        images = _images(folder)
+        labels = [f"{identity_of[file]:05d}" for file in files]
+        source = FileSource("CelebA", images, files, labels, notices, _without_identity(images, identity_of))
         pools = Pools(self.validation_share, self.test_share, self.least_images, self.least_per_identity)
         form = ImageFormat(self.size, 3, self.crop)
         return collect_files(source, form, pools, self.skip_bad, "online_celeba/pools", progress)
@@ -57,7 +59,7 @@ class OnlineCeleba(PairTasks):
     def fingerprint(self) -> str:
         """The names, sizes and times of the images and of the identities' file."""
         folder = _folder(self.data)
-        paths = [folder / IDENTITIES, *sorted(path for path in (folder / IMAGES).iterdir() if path.is_file())]
+        paths = [folder / IDENTITIES, *sorted(path for path in _images(folder).iterdir() if path.is_file())]
         return f"{READER_VERSION} {self.skip_bad} {fingerprint(paths)}"
 
 
@@ -70,6 +72,19 @@ def _folder(data: str | None) -> Path:
     raise SourceError(fault(data, rule, remedy="download them from the data set's page"))
 
 
+def _images(folder: Path) -> Path:
+    """The folder of images, which some unpackers put into one of the same name."""
+    inner = folder / IMAGES / IMAGES
+    return inner if inner.is_dir() else folder / IMAGES
+
+
+def _without_identity(images: Path, identity_of: dict[str, int]) -> list[str]:
+    names = sorted(path.name for path in images.iterdir() if path.suffix.lower() in SUFFIXES)
+    others = [name for name in names if name not in identity_of]
+    line = f"{len(others)} images have no line in {IDENTITIES} and are left out, such as {', '.join(others[:3])}"
+    return [line] if others else []
+
+
 def _identities(path: Path) -> dict[str, int]:
     """The identity of each file, from lines `file id`.
 
@@ -78,7 +93,7 @@ def _identities(path: Path) -> dict[str, int]:
     """
     identity_of: dict[str, int] = {}
     faults = []
-    for number_of, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number_of, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), start=1):
         words = line.split()
         if not words:
             continue
@@ -91,5 +106,5 @@ def _identities(path: Path) -> dict[str, int]:
     if not identity_of and not faults:
         faults.append(fault(path, "must hold lines with a file's name and its identity", remedy="replace this file"))
     if faults:
-        raise SourceError(*faults)
+        raise SourceError(*shortened(faults, f"{path}: {{}} more lines are wrong"))
     return identity_of

@@ -159,5 +159,5 @@ def _images(
     numbers, distinct = classes_from_labels(labels, f"{path}: fine_labels")
     if not all(isinstance(label, int) and 0 <= label < class_count for label in distinct):
         rule = f"fine_labels must be whole numbers within 0..{class_count - 1}"
-        raise SourceError(fault(path, rule, f"{distinct[0]} to {distinct[-1]}"))
+        raise SourceError(fault(path, rule, f"{distinct[0]!r} to {distinct[-1]!r}"))
     return data.reshape(-1, 3, 32, 32), np.array(distinct, dtype=np.int32)[numbers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import numpy as np
@@ -32,6 +33,13 @@ def split_pools(
         splits[shuffled[:validation]] = VALIDATION
         splits[shuffled[validation : validation + test]] = TEST
     return splits
+
+
+def first_copies(pixels: npt.NDArray[np.uint8]) -> Rows:
+    """int64 [n]: the row of the first image with the same pixels (uint8 [n, ...])."""
+    rows: dict[bytes, int] = {}
+    digests = (hashlib.sha256(image.tobytes()).digest() for image in pixels)
+    return np.array([rows.setdefault(digest, row) for row, digest in enumerate(digests)], dtype=np.int64)
 
 
 def rows_by_class(classes: npt.NDArray[np.int32], count: int | None = None) -> list[Rows]:

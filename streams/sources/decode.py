@@ -53,14 +53,12 @@ class Decoded:
         pixels: uint8 [n, C, size, size]; rows of bad files are undefined.
         bad: one line for each file that is not a complete image, by its index.
         digest: sha256 (hex) over the names and contents of all n files, in their order.
-        pictures: a digest of the pixels of each file, equal for copies; empty for bad files.
         remarks: one line about transparent images, and one for each kind of Pillow's warnings.
     """
 
     pixels: npt.NDArray[np.uint8]
     bad: dict[int, str]
     digest: str
-    pictures: list[bytes]
     remarks: tuple[str, ...]
 
 
@@ -77,7 +75,6 @@ def decode(root: Path, names: Sequence[str], form: ImageFormat, progress: Progre
     """
     pixels = np.empty((len(names), form.channels, form.size, form.size), dtype=np.uint8)
     bad: dict[int, str] = {}
-    pictures = [b""] * len(names)
     transparent: list[int] = []
     digest = hashlib.sha256()
 
@@ -91,7 +88,6 @@ def decode(root: Path, names: Sequence[str], form: ImageFormat, progress: Progre
         try:
             picture = read_picture(content, form.channels, form.background)
             pixels[row] = _middle(picture.image, form)
-            pictures[row] = hashlib.sha256(pixels[row].tobytes()).digest()
             if picture.transparent:
                 transparent.append(row)
         except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error, ...
@@ -104,7 +100,7 @@ def decode(root: Path, names: Sequence[str], form: ImageFormat, progress: Progre
             progress("decoding images", done + 1, len(names))
     if transparent:
         remarks.insert(0, transparency_remark(len(transparent), form.background))
-    return Decoded(pixels, dict(sorted(bad.items())), digest.hexdigest(), pictures, tuple(remarks))
+    return Decoded(pixels, dict(sorted(bad.items())), digest.hexdigest(), tuple(remarks))
 
 
 def is_colour(text: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streams.errors import SourceError, fault
-from streams.pools import Rows, split_pools
+from streams.pools import Rows, first_copies, split_pools
 from streams.randomness import generator
 from streams.recipe import TEST, TRAIN, VALIDATION, Collected, Images, Progress
 from streams.sources.decode import ImageFormat, decode
@@ -99,7 +99,9 @@ def collect_files(
     if not len(good):
         raise SourceError(fault(source.root, "must hold at least one image of a class that is large enough"))
     classes, names = classes_from_labels(labels, source.root)
-    first = _first_copies([decoded.pictures[row] for row in good])
+    # A copy of possibly many gigabytes only if files are left out.
+    pixels = decoded.pixels if len(good) == len(source.files) else decoded.pixels[good]
+    first = first_copies(pixels)
     notices += _copy_notices([source.files[row] for row in good], classes, first)
     pool_of = np.full(len(good), TRAIN) if source.splits is None else np.array(source.splits)[good]
     if not pool_of.any():
@@ -109,8 +111,6 @@ def collect_files(
     record: dict[str, Any] = {"name": source.name, "files": {f"{len(source.files)} images": decoded.digest}}
     record["notices"] = notices
     record["skipped"] = [source.files[row] for row in decoded.bad]
-    # A copy of possibly many gigabytes only if files are left out.
-    pixels = decoded.pixels if len(good) == len(source.files) else decoded.pixels[good]
     remarks = (*source.remarks, *decoded.remarks)
     if decoded.bad:
         remarks += (f"{len(decoded.bad)} images that cannot be read are left out",)
@@ -120,12 +120,6 @@ def collect_files(
 def shortened(lines: Sequence[str], rest: str, most: int = 50) -> list[str]:
     """The first lines, and `rest` with the number of the others."""
     return [*lines[:most], *([rest.format(len(lines) - most)] if len(lines) > most else [])]
-
-
-def _first_copies(pictures: Sequence[bytes]) -> Rows:
-    """int64 [n]: the row of the first image with the same picture."""
-    rows: dict[bytes, int] = {}
-    return np.array([rows.setdefault(picture, row) for row, picture in enumerate(pictures)], dtype=np.int64)
 
 
 def _split(

@@ -29,13 +29,29 @@ class _IdxFile:
     shape: tuple[int, ...]
     published_md5: str
     """Of the `.gz` file, from torchvision and the data set's page."""
+    unpacked_md5: str
+    """Of the file that the published one unpacks to."""
 
 
 _MNIST_FILES = (
-    _IdxFile("train-images-idx3-ubyte", (60_000, SIDE, SIDE), "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-    _IdxFile("train-labels-idx1-ubyte", (60_000,), "d53e105ee54ea40749a09fcbcd1e9432"),
-    _IdxFile("t10k-images-idx3-ubyte", (10_000, SIDE, SIDE), "9fb629c4189551a2d022fa330f9573f3"),
-    _IdxFile("t10k-labels-idx1-ubyte", (10_000,), "ec29112dd5afa0611ce80d1b7f02629c"),
+    _IdxFile(
+        "train-images-idx3-ubyte",
+        (60_000, SIDE, SIDE),
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "6bbc9ace898e44ae57da46a324031adb",
+    ),
+    _IdxFile(
+        "train-labels-idx1-ubyte", (60_000,), "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"
+    ),
+    _IdxFile(
+        "t10k-images-idx3-ubyte",
+        (10_000, SIDE, SIDE),
+        "9fb629c4189551a2d022fa330f9573f3",
+        "2646ac647ad5339dbf082846283269ea",
+    ),
+    _IdxFile(
+        "t10k-labels-idx1-ubyte", (10_000,), "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"
+    ),
 )
 
 
@@ -87,15 +103,16 @@ def read_mnist(data: str | None, progress: Progress = silent) -> Collected:
     for done, file in enumerate(_MNIST_FILES):
         progress("reading MNIST", done, len(_MNIST_FILES))
         try:
-            packed, content = _read_file(folder, file.name)
+            read, content = _read_file(folder, file.name)
             arrays.append(_parse_idx(content, file, folder / file.name))
         except SourceError as error:
             faults += error.faults
             continue
         # The digest of the unpacked file does not depend on the compression.
         digests[file.name] = hashlib.sha256(content).hexdigest()
-        if packed is not None and hashlib.md5(packed, usedforsecurity=False).hexdigest() != file.published_md5:
-            notices.append(f"{file.name}.gz: its md5 differs from the published one, {file.published_md5}")
+        name, published = (file.name, file.unpacked_md5) if read is content else (f"{file.name}.gz", file.published_md5)
+        if hashlib.md5(read, usedforsecurity=False).hexdigest() != published:
+            notices.append(f"{name}: its md5 differs from the published one, {published}")
     if faults:
         raise SourceError(*faults)
     progress("reading MNIST", len(_MNIST_FILES), len(_MNIST_FILES))
@@ -132,15 +149,15 @@ def _present(folder: Path, name: str) -> list[Path]:
     return [path for path in (folder / f"{name}.gz", folder / name) if path.is_file()]
 
 
-def _read_file(folder: Path, name: str) -> tuple[bytes | None, bytes]:
-    """The packed bytes (None if the file is not packed) and the unpacked ones."""
+def _read_file(folder: Path, name: str) -> tuple[bytes, bytes]:
+    """The bytes of the file and the unpacked ones, which are the same object if the file is not packed."""
     present = _present(folder, name)
     if not present:
         raise SourceError(fault(folder / name, "is missing, packed (.gz) or not", remedy="copy the four files there"))
     path = present[0]
     try:
         content = path.read_bytes()
-        return (content, gzip.decompress(content)) if path.suffix == ".gz" else (None, content)
+        return content, gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(fault(path, "cannot be read", error, "replace this file")) from None
 

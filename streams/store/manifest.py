@@ -66,7 +66,10 @@ def read(folder: Path, keys: tuple[str, ...]) -> dict[str, Any]:
         if not folder.is_dir():
             raise StoreError(fault(folder, "does not exist", remedy="build it with python -m streams.build")) from None
         raise StoreError(fault(folder, f"is not a task store: it holds no {NAME}", remedy="build it again")) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        remedy = "get read access, or copy the store again"
+        raise StoreError(fault(path, "cannot be read", error.strerror, remedy)) from None
+    except (ValueError, RecursionError) as error:
         raise StoreError(fault(path, "cannot be read as JSON", type(error).__name__, "build the store again")) from None
     version = values.get("format_version")
     if type(version) is not int or version < 1:

@@ -1,7 +1,10 @@
 """Folders of images: classes, cropping and resizing, bad files."""
 
 import shutil
+import struct
+import warnings
 import zipfile
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -536,6 +539,59 @@ def test_16_bit_images_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "deep.png", np.full((8, 8), 40_000, dtype=np.uint16))
     (line,) = decode(tmp_path, ["deep.png"], ImageFormat(4, 1)).bad.values()
     assert "pixels have more than 8 bits; convert the image" in line
+
+
+def _png(width: int, height: int, bits: int, colour_type: int, content: bytes) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, 0)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(content)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks
+
+
+def test_16_bit_colour_is_refused_and_16_bits_of_a_pixel_are_not(tmp_path: Path) -> None:
+    row = b"\0" + np.full((4, 3), 40_000, dtype=">u2").tobytes()
+    (tmp_path / "deep.png").write_bytes(_png(4, 4, 16, 2, row * 4))
+    row = b"\0" + np.full((4, 2), 40_000, dtype=">u2").tobytes()
+    (tmp_path / "deep and transparent.png").write_bytes(_png(4, 4, 16, 4, row * 4))
+    (tmp_path / "deep.ppm").write_bytes(b"P6 4 4 65535\n" + np.full((4, 4, 3), 40_000, dtype=">u2").tobytes())
+    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 86, 0, 0, 54, 40, 4, 4, 1, 16, 0, 32, 0, 0, 0, 0)
+    (tmp_path / "5 bits each.bmp").write_bytes(header + np.full(16, 0x7FFF, dtype="<u2").tobytes())
+    names = ["deep.png", "deep and transparent.png", "deep.ppm", "5 bits each.bmp"]
+    decoded = decode(tmp_path, names, ImageFormat(4, 3))
+    words = "is not a complete image (got {} pixels have more than 8 bits; convert the image)"
+    assert [*decoded.bad.values()] == [
+        f"{tmp_path / name}: {words.format(mode)}" for name, mode in zip(names, ("RGB", "RGBA", "RGB"), strict=False)
+    ]
+    assert (decoded.pixels[3] == 255).all()
+
+
+def test_a_colour_space_that_is_not_converted_is_named(tmp_path: Path) -> None:
+    Image.new("LAB", (4, 4)).save(tmp_path / "lab.tif")
+    (line,) = decode(tmp_path, ["lab.tif"], ImageFormat(4, 3)).bad.values()
+    assert line.endswith("(got LAB colours are not supported; convert the image to RGB)")
+
+
+def test_an_image_of_too_many_pixels_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "large.png").write_bytes(_png(20_000, 10_000, 1, 0, b""))
+    (line,) = decode(tmp_path, ["large.png"], ImageFormat(4, 3)).bad.values()
+    assert "Image size (200000000 pixels) exceeds limit of 178956970 pixels" in line
+    assert line.endswith("; make the image smaller)")
+
+
+def test_warnings_of_pillow_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "a.png", np.zeros((8, 8), dtype=np.uint8))
+    save(tmp_path / "b.png", np.zeros((8, 8), dtype=np.uint8))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decoded = decode(tmp_path, ["a.png", "b.png"], ImageFormat(8, 1))
+    assert decoded.bad == {}
+    (line,) = decoded.remarks
+    assert line.startswith(
+        "2 warnings of Pillow, such as DecompressionBombWarning: Image size (64 pixels) exceeds limit"
+    )
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])

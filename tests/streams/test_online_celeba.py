@@ -78,6 +78,38 @@ def test_skipping_bad_images_may_leave_an_identity_out(copy: Path) -> None:
     ]
 
 
+def test_the_images_may_be_unpacked_into_a_folder_of_their_name(copy: Path) -> None:
+    before = OnlineCeleba(data=str(copy), **SMALL).collect()
+    folder = copy / "celeba" / "img_align_celeba"
+    folder.rename(copy / "celeba" / "inner")
+    folder.mkdir()
+    (copy / "celeba" / "inner").rename(folder / "img_align_celeba")
+    collected = OnlineCeleba(data=str(copy), **SMALL).collect()
+    assert (collected.pixels == before.pixels).all() and collected.source == before.source
+    assert OnlineCeleba(data=str(copy), **SMALL).fingerprint()
+
+
+def test_images_without_an_identity_are_counted_and_a_byte_order_mark_is_no_name(copy: Path) -> None:
+    path = copy / "celeba" / "identity_CelebA.txt"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_bytes(b"\xef\xbb\xbf" + "".join(lines[:-5]).encode())  # the last five are of the smallest identity
+    collected = OnlineCeleba(data=str(copy), **SMALL).collect()
+    assert len(collected.pixels) == 180
+    assert collected.remarks == (
+        "5 images have no line in identity_CelebA.txt and are left out, such as 000195.jpg, 000196.jpg, 000197.jpg",
+    )
+
+
+def test_many_missing_images_are_fifty_lines_and_their_number(copy: Path) -> None:
+    for path in sorted((copy / "celeba" / "img_align_celeba").iterdir())[:60]:
+        path.unlink()
+    with pytest.raises(SourceError) as caught:
+        OnlineCeleba(data=str(copy), **SMALL).collect()
+    lines = caught.value.faults
+    assert len(lines) == 51
+    assert lines[-1] == f"{copy / 'celeba' / 'img_align_celeba'}: 10 more images are bad"
+
+
 def test_each_malformed_line_of_the_identities_is_reported(copy: Path) -> None:
     path = copy / "celeba" / "identity_CelebA.txt"
     path.write_text("000001.jpg 1\n000002.jpg\n\n000003.jpg 2.5\n000001.jpg 2\n000004.jpg true\n")

@@ -144,7 +144,12 @@ def test_a_pickle_that_would_run_code_is_refused(copy: Path) -> None:
         ({"fine_labels": [0] * 719}, "must hold fine_labels of 720 images (got 719)"),
         ({"fine_labels": [0.5] * 720}, "fine_labels: labels must be of one kind that names classes (got float)"),
         ({"fine_labels": [0] * 700 + [1.0] * 20}, "labels must be of one kind that names classes (got float, int)"),
-        ({"fine_labels": ["apple"] * 720}, "fine_labels must be whole numbers within 0..11 (got apple to apple)"),
+        ({"fine_labels": ["apple"] * 720}, "fine_labels must be whole numbers within 0..11 (got 'apple' to 'apple')"),
+        ({"fine_labels": ["0", "11"] * 360}, "fine_labels must be whole numbers within 0..11 (got '0' to '11')"),
+        (
+            {"fine_labels": np.eye(12)[[0] * 720]},
+            "fine_labels: labels must be one value for each image, [n] (got [720, 12])",
+        ),
         ({"fine_labels": [12] * 720}, "fine_labels must be whole numbers within 0..11 (got 12 to 12)"),
     ],
 )
@@ -183,7 +188,7 @@ def real_cifar(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return out
 
 
-def test_real_cifar100_in_full(real_cifar: Path, tmp_path: Path) -> None:
+def test_real_cifar100_in_full(real_cifar: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = build(OnlineCifar100(data=str(real_cifar)), range(3), tmp_path / "store")
     assert store.count == 60_000
     counts = np.zeros((3, 100), dtype=int)
@@ -192,6 +197,8 @@ def test_real_cifar100_in_full(real_cifar: Path, tmp_path: Path) -> None:
     for seed in range(3):
         assert np.diff(store.table(seed).starts, axis=1).tolist() == [[400] * 1_200, [100] * 1_200, [100] * 1_200]
         assert_pairs(store, seed)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "online_cifar100: 12 images are copies of one in another pool, as in the source"
     # the data set's well known channel means
     means = store.pixels[store.splits_of != TEST].mean(axis=(0, 2, 3)) / 255
     np.testing.assert_allclose(means, [0.5071, 0.4865, 0.4409], atol=1e-4)

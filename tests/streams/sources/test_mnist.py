@@ -40,6 +40,10 @@ def test_each_folder_layout_gives_the_same_digits(made_mnist: Path) -> None:
 
 def test_packed_and_unpacked_files_give_the_same_source(copy: Path) -> None:
     unpacked = read_mnist(str(copy))
+    assert unpacked.source["notices"][0] == (
+        f"{TRAIN_IMAGES}: its md5 differs from the published one, 6bbc9ace898e44ae57da46a324031adb"
+    )
+    assert len(unpacked.source["notices"]) == 4
     raw = copy / "MNIST" / "raw"
     for path in list(raw.iterdir()):
         (raw / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 1))

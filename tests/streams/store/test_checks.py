@@ -138,6 +138,9 @@ def test_invalid_tables_are_refused(tmp_path: Path, spoil: Any, line: str | None
         ([True, False, True], [1, 0, 1], [False, True]),
         (np.array([5, 3], dtype=np.uint8), [1, 0], [3, 5]),
         (np.array(["x", "x"]), [0, 0], ["x"]),
+        ([np.int64(7), np.int64(5)], [1, 0], [5, 7]),
+        ([np.uint8(7), 5], [1, 0], [5, 7]),
+        ([np.str_("b"), "a"], [1, 0], ["a", "b"]),
     ],
 )
 def test_valid_labels_become_classes(labels: Any, numbers: list[int], distinct: list[Any]) -> None:
@@ -155,3 +158,11 @@ def test_invalid_labels_are_refused(labels: Any, got: str) -> None:
     with pytest.raises(SourceError) as caught:
         classes_from_labels(labels, "labels.csv")
     assert str(caught.value).startswith(f"labels.csv: labels must be of one kind that names classes (got {got}); ")
+
+
+def test_one_hot_labels_are_refused() -> None:
+    with pytest.raises(SourceError) as caught:
+        classes_from_labels(np.eye(3, dtype=np.int64)[[0, 2, 1, 0]], "labels.csv")
+    assert str(caught.value) == (
+        "labels.csv: labels must be one value for each image, [n] (got [4, 3]); one-hot labels: take labels.argmax(axis=1)"
+    )

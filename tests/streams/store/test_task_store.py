@@ -239,3 +239,18 @@ def test_a_stream_can_be_sent_to_another_process(digits_store: TaskStore) -> Non
     stream = Stream(digits_store, 1)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # unlike a Pool, it fails when its child does
         assert pool.submit(read_some, stream, 123).result() == read_some(stream, 123)
+
+
+def test_a_manifest_without_read_access_is_not_blamed_for_its_content(
+    digits_store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read everything
+    with pytest.raises(StoreError) as caught:
+        TaskStore.open(digits_store.path)
+    assert str(caught.value) == (
+        f"{digits_store.path / 'manifest.json'}: cannot be read (got Permission denied); "
+        "get read access, or copy the store again"
+    )
