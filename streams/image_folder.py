@@ -44,7 +44,7 @@ class _Folder(Recipe):
         if self.channels == 2:
             faults.append(fault(f"{self.name}.channels", "must be 1 or 3", self.channels))
         if not is_colour(self.background):
-            rule, remedy = "must be a colour", "write a name or a code, such as white or #ff8800"
+            rule, remedy = "must be an opaque colour", "write a name or a code, such as white or #ff8800"
             faults.append(fault(f"{self.name}.background", rule, self.background, remedy))
         if self.validation_share + self.test_share >= 1:
             shares = self.validation_share + self.test_share

@@ -104,11 +104,11 @@ def decode(root: Path, names: Sequence[str], form: ImageFormat, progress: Progre
 
 
 def is_colour(text: str) -> bool:
-    """Whether Pillow knows a colour by this name or code."""
+    """Whether Pillow knows an opaque colour by this name or code."""
     from PIL import ImageColor
 
     try:
-        return bool(ImageColor.getrgb(text))
+        return len(ImageColor.getrgb(text)) == 3
     except ValueError:
         return False
 

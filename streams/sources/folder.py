@@ -30,7 +30,7 @@ class Listing:
         labels: n class names.
         splits: n numbers of the pools that the first level gives; None if it does not.
         notices: what was understood and what is left out, for the manifest.
-        remarks: the suffixes of the files that are left out.
+        remarks: the suffixes of the files that are left out, and folders whose names suggest a split.
     """
 
     root: Path
@@ -60,8 +60,13 @@ def list_folder(data: str | None, given_split: bool = True, nested_classes: bool
     loose = [file for file in images if "/" not in file]
     files = [file for file in images if "/" in file]
     tops = {file.partition("/")[0] for file in files}
-    split = None
-    if given_split and {TRAIN} <= {SPLIT_OF.get(top.lower(), -1) for top in tops} <= set(SPLIT_OF.values()):
+    split, remarks = None, _by_suffix(others)
+    pools = {SPLIT_OF.get(top.lower(), -1) for top in tops}
+    if given_split and TRAIN in pools and pools & {VALIDATION, TEST} and -1 in pools:
+        beside = next(top for top in sorted(tops) if top.lower() not in SPLIT_OF)
+        names = ", ".join(sorted(top for top in tops if top.lower() in SPLIT_OF))
+        remarks.append(f"{names} are taken as classes and not as the split, since {beside} is beside them")
+    if given_split and {TRAIN} <= pools <= set(SPLIT_OF.values()):
         if all(file.count("/") == 1 for file in files):
             rule = f"data: {', '.join(sorted(tops))} give the split and must hold a folder per class"
             raise SourceError(fault(data, rule, remedy="set given_split=false if they are classes"))
@@ -78,7 +83,7 @@ def list_folder(data: str | None, given_split: bool = True, nested_classes: bool
         words = f"{len(nested)} nested folders are parts of their classes, which are {len(classes)}"
         notices.append(f"{words}; nested_classes=true makes each folder a class")
     labels = ["/".join(steps if nested_classes else steps[:1]) for steps in folders]
-    return Listing(root, files, labels, split, notices, _by_suffix(others))
+    return Listing(root, files, labels, split, notices, remarks)
 
 
 def _split_notice(files: list[str], split: list[int] | None) -> list[str]:

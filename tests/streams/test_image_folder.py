@@ -220,11 +220,14 @@ def test_the_hash_of_older_stores_stays(tmp_path: Path) -> None:
     assert other.identity() == ImageFolder(data="x").identity() | new
 
 
-def test_split_names_may_be_classes(copy: Path, tmp_path: Path) -> None:
+def test_split_names_may_be_classes(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, name in ((0, "train"), (1, "test")):
         (copy / f"class {number:02d}").rename(copy / name)
-    names = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store").manifest["class_names"]
-    assert names[-2:] == ["test", "train"]  # among other classes, they are no split
+    store = build(ImageFolder(data=str(copy), **SMALL), [0], tmp_path / "store")
+    assert store.manifest["class_names"][-2:] == ["test", "train"]  # among other classes, they are no split
+    assert capsys.readouterr().err == (
+        "image_folder: test, train are taken as classes and not as the split, since class 02 is beside them\n"
+    )
     for number in range(2, 11):
         shutil.rmtree(copy / f"class {number:02d}")
     with pytest.raises(SourceError) as caught:
@@ -519,10 +522,12 @@ def test_the_background_is_an_option_of_the_store(tmp_path: Path, capsys: pytest
     store = TaskStore.open(tmp_path / "green")
     assert (store.background, store.pixels[0, :, 1, 1].tolist()) == ("#00ff00", [0, 255, 0])
     capsys.readouterr()
-    assert main([*words, "--out", str(tmp_path / "no"), "background=whitish"]) == 2
-    assert capsys.readouterr().err == (
-        "image_folder.background: must be a colour (got whitish); write a name or a code, such as white or #ff8800\n"
-    )
+    for colour in ("whitish", "#ffffff80"):  # unknown, and transparent itself
+        assert main([*words, "--out", str(tmp_path / "no"), f"background={colour}"]) == 2
+        assert capsys.readouterr().err == (
+            f"image_folder.background: must be an opaque colour (got {colour}); "
+            "write a name or a code, such as white or #ff8800\n"
+        )
 
 
 def test_rotated_photographs_are_upright(tmp_path: Path) -> None:

@@ -113,14 +113,15 @@ def test_a_checkpoint_from_mlflow_predicts_as_the_learner_did(
     client = MlflowClient(uri(folder))
     experiment = client.search_experiments(filter_string="name = 'tiny'")[0].experiment_id
     (configuration,) = client.search_runs([experiment], "tags.`foml.kind` = 'configuration' and params.K = '2'")
-    learner = checkpoint.load(
+    saved = checkpoint.read(
         client.download_artifacts(configuration.info.run_id, "checkpoint/learner.pt", str(tmp_path))
     )
+    assert (saved.class_names, saved.background) == (tuple("0123456789"), "white")
     recipe = recipes()["rainbow_digits"](tasks=3, train=50, validation=12, test=12)  # type: ignore[call-arg]
     bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 2}, [0, 1])
     bare.advance(15)
     x = torch.rand(2, 4, 3, 28, 28)
-    assert torch.equal(learner.predict(x), bare.learner.predict(x))
+    assert torch.equal(saved.learner.predict(x), bare.learner.predict(x))
 
 
 def test_every_task_left_a_checkpoint_that_predicts(
