@@ -33,9 +33,9 @@ def not_negative(default: float, doc: str) -> Any:
     return documented(default, doc, ge=0)
 
 
-def at_least_one(default: int, doc: str) -> Any:
-    """An integer option of at least 1."""
-    return documented(default, doc, ge=1)
+def at_least_one(default: int, doc: str, le: int = 100_000) -> Any:
+    """An integer option of at least 1, and at most `le`."""
+    return documented(default, doc, ge=1, le=le)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Options:
     alpha2: float = positive(0.001, "meta learning rate")
     beta1: float = not_negative(0.01, "pull of phi towards theta in the online update")
     beta2: float = not_negative(0.001, "pull of theta towards the recent phi in the meta-update")
-    K: int = at_least_one(5, "online steps that the meta-gradient differentiates through")
+    K: int = at_least_one(5, "online steps that the meta-gradient differentiates through", le=1_000)
     online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
     meta_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of theta")
     meta_updates: bool = documented(True, "False: theta keeps its initial value (the paper's second ablation)")

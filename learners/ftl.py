@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, at_least_one, not_negative, positive
+from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
@@ -20,8 +20,10 @@ class Options:
     alpha: float = positive(0.001, "learning rate (Adam), of the leader and of the fine-tuning")
     updates_per_task: int = at_least_one(50, "fine-tuning updates per task, and equally many of the leader")
     update_batch: int = at_least_one(10, "datapoints per update")
-    growth: int = not_negative(10, "updates of the leader per task, added for every growth_every datapoints seen")
-    growth_every: int = at_least_one(40_000, "see growth")
+    growth: int = documented(
+        10, "updates of the leader per task, added for every growth_every datapoints seen", ge=0, le=100_000
+    )
+    growth_every: int = at_least_one(40_000, "see growth", le=1_000_000_000)
 
 
 class FTL(Learner):

@@ -25,7 +25,7 @@ class Options:
 
     inner_rate: float = positive(0.001, "learning rate (SGD) of the inner steps and of each task's copy")
     outer_rate: float = positive(0.0005, "learning rate (Adam) of the meta-leader")
-    inner_steps: int = at_least_one(5, "SGD steps that the meta-gradient differentiates through")
+    inner_steps: int = at_least_one(5, "SGD steps that the meta-gradient differentiates through", le=1_000)
     support: int = at_least_one(10, "datapoints of a task for the inner steps")
     query: int = at_least_one(10, "other datapoints of that task for the meta-loss")
     tasks_per_meta_batch: int = at_least_one(1, "tasks per meta-gradient, which is their mean")

@@ -30,8 +30,8 @@ class Options:
     alpha: float = positive(0.001, "learning rate (Adam)")
     updates_per_task: int = at_least_one(50, "gradient updates per task, spread over its batches")
     update_batch: int = at_least_one(10, "datapoints per update")
-    memory: int = at_least_one(2000, "M, total number of exemplars of all classes")
-    mean_points: int = at_least_one(50, "maximum number of datapoints in a class mean, evenly spaced")
+    memory: int = at_least_one(2000, "M, total number of exemplars of all classes", le=1_000_000_000)
+    mean_points: int = at_least_one(50, "maximum number of datapoints in a class mean, evenly spaced", le=1_000_000_000)
 
 
 class ICaRL(Learner):

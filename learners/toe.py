@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, at_least_one, not_negative, positive
+from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
@@ -18,8 +18,10 @@ class Options:
     alpha: float = positive(0.001, "learning rate (Adam)")
     updates_per_task: int = at_least_one(50, "gradient updates per task, spread over its batches")
     update_batch: int = at_least_one(10, "datapoints per update")
-    growth: int = not_negative(10, "updates per task that are added for every growth_every datapoints seen")
-    growth_every: int = at_least_one(40_000, "see growth")
+    growth: int = documented(
+        10, "updates per task that are added for every growth_every datapoints seen", ge=0, le=100_000
+    )
+    growth_every: int = at_least_one(40_000, "see growth", le=1_000_000_000)
 
 
 class TOE(Learner):

@@ -1,6 +1,7 @@
 """Options of recipes, schedules, learners and schedulers: dataclass fields, which pydantic checks."""
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
@@ -15,6 +16,8 @@ Options = TypeVar("Options")
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 """How everything that a user writes is read: no unknown keys, no text for a number, no number that is not finite."""
+_LIKE_A_NUMBER = re.compile(r"\s*[-+.]*[0-9]")
+"""Text that a line shows in quotes, such as `.5e2`, which is no number in YAML."""
 _BRANCHES = ("int", "str", "float", "bool")
 _BOUNDS = ("ge", "gt", "le", "lt")
 
@@ -85,8 +88,19 @@ def from_options(
 def unknown_name(key: str, name: object, names: Iterable[str], faults: Faults) -> None:
     """Add the fault of a name that is not one of `names`."""
     names = sorted(names)
-    near = difflib.get_close_matches(str(name), names, n=1)
-    faults.add(key, f"must be one of {', '.join(names)}", name, f"did you mean {near[0]}?" if near else "")
+    near = nearest(str(name), names)
+    faults.add(key, f"must be one of {', '.join(names)}", name, f"did you mean {near}?" if near else "")
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The name that a misspelt one probably means; None if none is similar.
+
+    >>> nearest("fmol", ["foml", "ftml"])
+    'foml'
+    """
+    swapped = {name[:at] + name[at + 1] + name[at] + name[at + 2 :] for at in range(min(len(name), 100) - 1)}
+    exchanged = [other for other in names if other in swapped]
+    return next(iter(exchanged or difflib.get_close_matches(name[:100], names, n=1)), None)
 
 
 @cache
@@ -116,16 +130,19 @@ def explain(
         key = _dotted(problem["loc"][skip:])
         if problem["type"] == "extra_forbidden":
             keys = _keys(model, problem["loc"][:-1]) or [*model.model_fields, *beside]
-            near = difflib.get_close_matches(str(problem["loc"][-1]), keys, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(keys)) or 'no keys'}"
+            near = nearest(str(problem["loc"][-1]), keys)
+            remedy = f"did you mean {near}?" if near else f"known are {', '.join(sorted(keys)) or 'no keys'}"
             faults.add(key, "unknown key", _short(problem["input"]), remedy)
         elif problem["type"] == "missing":
             faults.add(key, "must be given")
         else:
             rules.setdefault(key, []).append(_rule(problem["msg"]))
-            values[key] = problem["input"]
+            value = problem["input"]
+            quoted = problem["type"].endswith("_type") and isinstance(value, str) and _LIKE_A_NUMBER.match(value)
+            values[key] = f"'{value}'" if quoted else value
+    lists = {key[:end] for key in rules for end in range(len(key)) if key[end] == "["}
     for key, broken in rules.items():
-        if len(broken) == 1 and any(other.startswith(f"{key}[") for other in rules):
+        if len(broken) == 1 and key in lists:
             continue  # the value is a list, as one of the two types allows, and an element of it is wrong
         first, *others = dict.fromkeys(broken)
         rule = ", or ".join([first, *(other.removeprefix("must be ") for other in others)])

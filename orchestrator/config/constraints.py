@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 MAX_COMBINATIONS = 10_000
 """Combinations of options that are checked before the sweep; the others are checked when their learner is built."""
+
+MAX_CONFIGURATIONS = 20_000
+"""Configurations of a sweep."""
 
 
 def stream_facts(schedule: Schedule, batch_size: int, classes: int | None) -> StreamFacts:
@@ -91,6 +95,17 @@ def check_interval(scheduler: Scheduler, datapoints: int, faults: Faults) -> Non
     if isinstance(scheduler, PbtOptions) and scheduler.interval is not None and scheduler.interval >= datapoints:
         rule = f"must be below the {datapoints} datapoints of the stream"
         faults.add("search.scheduler.interval", rule, scheduler.interval)
+
+
+def check_size(document: Document, learners: Sequence[LearnerSpec], faults: Faults) -> None:
+    """Check the number of configurations of a sweep, before any of them is made."""
+    total = 0
+    for spec in learners:
+        crossings = math.prod(len(space.values) for space in spec.spaces.values() if space.is_grid)
+        total += crossings * (document.search.samples if spec.drawn_spaces else 1)
+    if total > MAX_CONFIGURATIONS:
+        rule = f"must be at most {MAX_CONFIGURATIONS:,} configurations, grids crossed and times search.samples"
+        faults.add("learners", rule, f"{total:,}", "use shorter grids, or draw values with search.samples")
 
 
 def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[LearnerSpec], faults: Faults) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from orchestrator.config.constraints import check_budget, check_options, check_scheduler, stream_facts
+from orchestrator.config.constraints import check_budget, check_options, check_scheduler, check_size, stream_facts
 from orchestrator.config.schedulers import SCHEDULERS, Scheduler
 from orchestrator.config.schema import Document, LearnerSpec, Sweep
 from orchestrator.config.search_space import is_space, read_space
-from orchestrator.config.strict_yaml import overridden, read_yaml
+from orchestrator.config.strict_yaml import MAX_DEPTH, overridden, read_yaml
 from orchestrator.errors import ConfigError
 from streams import recipes
 from streams.errors import Faults
@@ -51,7 +51,7 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Swe
         ConfigError: one line for everything that is wrong.
     """
     faults = Faults(file)
-    _check_printable(document, faults)
+    _check_values(document, faults)
     faults.check(ConfigError)
     top: Document | None = None
     try:
@@ -79,6 +79,7 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Swe
     assert top is not None and recipe is not None and schedule is not None and scheduler is not None
     valid = tuple(spec for spec in specs if spec is not None)
     check_scheduler(scheduler, top.search, valid, faults)
+    check_size(top, valid, faults)
     faults.check(ConfigError)
     return Sweep(file, document, top, recipe, store, schedule, valid, scheduler)
 
@@ -183,17 +184,24 @@ def _check_network(top: Document, recipe: Recipe, faults: Faults) -> None:
         faults.add("network", rule, top.network)
 
 
-def _check_printable(value: Any, faults: Faults) -> None:
-    """Add a fault for every text that no name, path or line of output can hold."""
+def _check_values(value: Any, faults: Faults, depth: int = 0) -> None:
+    """Add a fault for every value that no name, path or line of output can hold, and every key that is not text."""
     if isinstance(value, str):
         bad = sorted({char for char in value if unicodedata.category(char) in ("Cc", "Cs")})
         if bad:
             rule = f"must not contain control characters or broken Unicode ({', '.join(map(ascii, bad))})"
             faults.add("", rule, ascii(value))
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        faults.add("", "must be a whole number between -2^63 and 2^63", f"a number of {value.bit_length()} bits")
+    elif depth == MAX_DEPTH and isinstance(value, Mapping | list):
+        faults.add("", f"must have at most {MAX_DEPTH} lists and mappings inside each other")
     elif isinstance(value, Mapping):
         for key, part in value.items():
             if isinstance(key, str):
-                _check_printable(part, faults.at(ascii(key)[1:-1]))
+                _check_values(key, faults)
+                _check_values(part, faults.at(ascii(key)[1:-1]), depth + 1)
+            else:
+                faults.add("", "a key must be text", key, "write it in quotes")
     elif isinstance(value, list):
         for index, part in enumerate(value):
-            _check_printable(part, faults.at(index))
+            _check_values(part, faults.at(index), depth + 1)

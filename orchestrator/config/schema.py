@@ -14,6 +14,9 @@ from streams.options import STRICT
 from streams.recipe import Recipe
 from streams.schedule import Schedule
 
+MAX_SEEDS = 1_000
+"""Seeds of a configuration, all of which one learner actor trains."""
+
 
 class _Section(BaseModel):
     model_config = STRICT
@@ -63,7 +66,7 @@ class Search(_Section):
         scheduler: a name, or a mapping with a name and options (`orchestrator.config.schedulers`).
     """
 
-    samples: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=100_000)
     algorithm: Literal["random", "grid", "optuna"] = "random"
     seed: int = Field(default=0, ge=0)
     scheduler: Any = "none"
@@ -77,8 +80,8 @@ class Resources(_Section):
         gpus: fractions share a GPU.
     """
 
-    cpus: float = Field(default=1, gt=0)
-    gpus: float = Field(default=0, ge=0)
+    cpus: float = Field(default=1, gt=0, le=1_024)
+    gpus: float = Field(default=0, ge=0, le=1_024)
 
 
 class Tracking(_Section):
@@ -92,7 +95,7 @@ class Tracking(_Section):
 
     uri: str = Field(default="sqlite:///mlflow.db", min_length=1)
     experiment: str | None = None
-    diagnostics_every: int = Field(default=10, ge=1)
+    diagnostics_every: int = Field(default=10, ge=1, le=1_000_000_000)
 
 
 class Document(_Section):
@@ -107,16 +110,16 @@ class Document(_Section):
 
     name: str = Field(min_length=1, max_length=200)
     stream: dict[str, Any]
-    learners: list[dict[str, Any]] = Field(min_length=1)
+    learners: list[dict[str, Any]] = Field(min_length=1, max_length=1_000)
     seeds: int | list[int]
     network: str | None = None
-    batch_size: int = Field(default=10, ge=1)
+    batch_size: int = Field(default=10, ge=1, le=100_000)
     objective: Objective = Objective()
     search: Search = Search()
     resources: Resources = Resources()
     tracking: Tracking = Tracking()
-    chunk: int = Field(default=40, ge=1)
-    retries: int = Field(default=3, ge=0)
+    chunk: int = Field(default=40, ge=1, le=1_000_000)
+    retries: int = Field(default=3, ge=0, le=1_000)
     max_failures: int | None = Field(default=None, ge=0)
     storage: str = Field(default="results", min_length=1)
     keep_checkpoints: str | int = "last"
@@ -129,7 +132,11 @@ class Document(_Section):
         if isinstance(seeds, int):
             if seeds < 1:
                 raise ValueError("must be at least 1, or a list of seeds")
+            if seeds > MAX_SEEDS:
+                raise ValueError(f"must be at most {MAX_SEEDS:,} seeds; the seed {seeds} alone is written [{seeds}]")
             return seeds
+        if len(seeds) > MAX_SEEDS:
+            raise ValueError(f"must have at most {MAX_SEEDS:,} seeds")
         if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
             raise ValueError("must be a list of different numbers of at least 0, and not empty")
         return seeds

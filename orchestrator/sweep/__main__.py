@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
         return _failed(ExitCode(error.exit_code), list(error.faults), error, sweep, output)
     except OSError as error:
         if not is_disk_full(error):
+            _unexpected(error, sweep, output)
             raise
         line = disk_full_line(Path(error.filename or "."))
         print(line, file=sys.stderr)
@@ -57,6 +58,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
         remedy = "the same command resumes the sweep" if resume is None else f"resume with: {resume}"
         print(f"interrupted: {remedy}", file=sys.stderr)
         return _failed(ExitCode.INTERRUPTED, ["interrupted"], error, sweep, output)
+    except Exception as error:
+        _unexpected(error, sweep, output)
+        raise
     show(result)
     return result.exit_code
 
@@ -82,6 +86,11 @@ def _show(result: SweepResult | Forecast, output: Output, out: TextIO) -> None:
         for line in result.problems:
             print(f"problem: {line}", file=sys.stderr)
     print(result.json if output.as_json else result.line if output.quiet else result.text, file=out, flush=True)
+
+
+def _unexpected(error: Exception, sweep: Sweep | None, output: Output) -> None:
+    """Print the JSON document of an error that is a fault of this package; its traceback follows on standard error."""
+    _failed(ExitCode.SOME_FAILED, [f"unexpected error: {type(error).__name__}: {error}"], error, sweep, output)
 
 
 def _failed(code: ExitCode, faults: list[str], error: BaseException, sweep: Sweep | None, output: Output) -> int:

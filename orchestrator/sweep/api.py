@@ -36,7 +36,7 @@ def run_sweep(
 
     Args:
         sweep: The configuration as nested mappings or as a YAML file; the quickstart if None.
-        overrides: `key=value` arguments, as on the command line, for a file or a sweep that is resumed.
+        overrides: `key=value` arguments, as on the command line.
         local: Start a new Ray even if `RAY_ADDRESS` names a cluster.
         rerun: Delete the results of earlier runs of this sweep, and run everything again.
         resume: The name of a sweep that was started before; it continues with its configuration.
@@ -46,7 +46,7 @@ def run_sweep(
 
     Raises:
         OrchestratorError, StreamsError: Bad input, one line for each fault; nothing was started. So do arguments that
-            exclude each other: `overrides` beside nested mappings, `sweep` beside `resume`.
+            exclude each other: `sweep` beside `resume`.
         KeyboardInterrupt: A signal came before there was anything to report on, or while the report was written.
     """
     return execute(checked_sweep(sweep, overrides, resume), local, rerun, Output(quiet), on_ray_lost)
@@ -61,10 +61,7 @@ def checked_sweep(sweep: Mapping[str, Any] | Path | str | None, overrides: Seque
         return _earlier_sweep(resume, overrides)
     if not isinstance(sweep, Mapping):
         return load_sweep(sweep, overrides)
-    if overrides:
-        rule = "go with a file, or with resume, and not with a mapping"
-        raise ConfigError(fault("run_sweep", "overrides", rule, list(overrides), "change the mapping"))
-    return check_sweep(sweep)
+    return check_sweep(overridden(sweep, overrides))
 
 
 def _earlier_sweep(name: str, overrides: Sequence[str]) -> Sweep:

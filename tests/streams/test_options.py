@@ -120,7 +120,7 @@ def test_schedules_from_options() -> None:
     [
         ({}, "mixed.rate: must be given"),
         ({"rate": True}, "mixed.rate: must be a number (got True)"),
-        ({"rate": "1"}, "mixed.rate: must be a number (got 1)"),
+        ({"rate": "1"}, "mixed.rate: must be a number (got '1')"),
         ({"rate": float("nan")}, "mixed.rate: must be a finite number (got nan)"),
         ({"rate": 1, "mode": "slw"}, "mixed.mode: must be 'slow' or 'fast' (got slw)"),
         ({"rate": 1, "parts": 3}, "mixed.parts: must be a list (got 3)"),

@@ -1,11 +1,16 @@
 """All faults of a sweep are reported together, each with file, dotted key, rule, value and remedy."""
 
 import math
+import resource
+import unicodedata
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from orchestrator.config.load import check_sweep, default_file, load_sweep
+from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
 
 GOOD = {
@@ -14,6 +19,10 @@ GOOD = {
     "learners": [{"name": "foml", "K": {"grid": [1, 5]}}, {"name": "online"}],
     "seeds": 2,
 }
+
+
+MEMORY_BEFORE = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+"""Kilobytes, with torch."""
 
 
 def faults(document: object, file: str = "mine.yaml") -> list[str]:
@@ -77,6 +86,20 @@ def test_a_valid_sweep_has_its_defaults() -> None:
         ({"stream": {"name": "rainbow_digits", "held_back": 2}, "learners": [{"name": "moca", "pretrain_tasks": 2, "meta_every": {"grid": [1, 2]}}]}, "mine.yaml: learners[0].meta_every: has no effect with pretrain_tasks: 2, so that all trials would be the same (got {'grid': [1, 2]}); leave it out"),
         ({"learners": [{"name": "foml", "meta_updates": False, "K": {"grid": [1, 5]}}]}, "mine.yaml: learners[0].K: has no effect with meta_updates: false, so that all trials would be the same (got {'grid': [1, 5]}); leave it out"),
         ({"learners": [{"name": "foml", "online_optimizer": "sgd", "adam_zero": {"choice": ["mask", "exact"]}}]}, "mine.yaml: learners[0].adam_zero: has no effect with online_optimizer: sgd, so that all trials would be the same (got {'choice': ['mask', 'exact']}); leave it out"),
+        ({"seeds": 1001}, "mine.yaml: seeds: must be at most 1,000 seeds; the seed 1001 alone is written [1001] (got 1001)"),
+        ({"seeds": 10**9}, "mine.yaml: seeds: must be at most 1,000 seeds; the seed 1000000000 alone is written [1000000000] (got 1000000000)"),
+        ({"seeds": list(range(1001))}, "mine.yaml: seeds: must have at most 1,000 seeds (got [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21...)"),
+        ({"seeds": [2**63]}, "mine.yaml: seeds[0]: must be a whole number between -2^63 and 2^63 (got a number of 64 bits)"),
+        ({"search": {"samples": 10**9}}, "mine.yaml: search.samples: must be less than or equal to 100000 (got 1000000000)"),
+        ({"batch_size": 10**9}, "mine.yaml: batch_size: must be less than or equal to 100000 (got 1000000000)"),
+        ({"batch_size": 10**5000}, "mine.yaml: batch_size: must be a whole number between -2^63 and 2^63 (got a number of 16610 bits)"),
+        ({"batch_size": ".5e2"}, "mine.yaml: batch_size: must be a whole number (got '.5e2')"),
+        ({"chunk": 10**9}, "mine.yaml: chunk: must be less than or equal to 1000000 (got 1000000000)"),
+        ({"learners": [{"name": "foml", "K": 10**9}]}, "mine.yaml: learners[0].K: must be less than or equal to 1000 (got 1000000000)"),
+        ({"learners": [{"name": "foml", **{key: {"grid": list(range(1, 1001))} for key in ("K", "meta_every", "alpha1", "alpha2")}}]}, "mine.yaml: learners: must be at most 20,000 configurations, grids crossed and times search.samples (got 1,000,000,000,000); use shorter grids, or draw values with search.samples"),
+        ({"learners": [{"name": "foml", "beta1": {"uniform": [0.1, 0.2]}}], "search": {"samples": 20_001}}, "mine.yaml: learners: must be at most 20,000 configurations, grids crossed and times search.samples (got 20,001); use shorter grids, or draw values with search.samples"),
+        ({1: 2}, "mine.yaml: a key must be text (got 1); write it in quotes"),
+        ({"learners": [{"name": "fmol"}]}, "mine.yaml: learners[0].name: must be one of foml, ftl, ftml, icarl, lwf, moca, online, replay, tfs, toe (got fmol); did you mean foml?"),
         ({"network": "siamese"}, "mine.yaml: network: must be rainbow for a stream of 1 image(s) a datapoint (got siamese)"),
     ],
 )  # fmt: skip
@@ -117,6 +140,75 @@ def test_a_boundary_learner_needs_a_schedule_with_boundaries() -> None:
         "mine.yaml: learners[0].name: needs task boundaries, which the schedule gradual has not (got tfs); "
         "use the schedule sequential, or leave it out"
     ]
+
+
+def test_values_that_contain_themselves_are_one_line() -> None:
+    """Only Python can make them."""
+    endless: list[object] = []
+    endless.append(endless)
+    place = "[0]" * 49
+    assert faults(GOOD | {"seeds": endless}) == [
+        f"mine.yaml: seeds{place}: must have at most 50 lists and mappings inside each other"
+    ]
+
+
+PARTS = [
+    r"{",
+    r"}",
+    r"[",
+    r"]",
+    r":",
+    r"-",
+    r"?",
+    r"&a",
+    r"*a",
+    r"<<:*a",
+    r"!!int",
+    r"!!set",
+    r"!!binary",
+    r"!!omap",
+    r"|",
+    r">",
+    r"#",
+    r",",
+    r"'",
+    r'"',
+    r'"\UFFFFFFFF"',
+    r"{{n}}",
+    r"010",
+    r".5e2",
+    r"1:30",
+    r".inf",
+    r"~",
+    r"2020-13-45",
+    r"%",
+    r"---",
+    r"grid",
+    r"name:x",
+    r"stream:{name:rainbow_digits}",
+    r"learners:[{name:foml}]",
+    r"seeds:1",
+    r"search:{samples:3}",
+]
+PARTS = [part.replace(":", ": ") for part in PARTS] + [" ", "\n", "\n  ", "9" * 5000]
+TEXTS = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=30).map(lambda parts: "".join(parts))
+
+
+@settings(max_examples=300, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary() | TEXTS.map(lambda text: text.encode(errors="surrogatepass")), part=st.booleans())
+def test_any_bytes_are_a_sweep_or_lines(tmp_path: Path, content: bytes, part: bool) -> None:
+    path = tmp_path / "any.yaml"
+    path.write_bytes(b"name: x\nseeds: 1\nstream: " * part + content)
+    outcome: Sweep | ConfigError
+    try:
+        outcome = load_sweep(path)
+    except ConfigError as error:
+        outcome = error
+    if isinstance(outcome, ConfigError):
+        assert outcome.exit_code == 2
+        assert outcome.faults
+        assert not any(unicodedata.category(char) == "Cc" for line in outcome.faults for char in line)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < MEMORY_BEFORE + 500_000
 
 
 def write(folder: Path, text: str) -> Path:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.config.strict_yaml import overridden, parsed, read_yaml
 from orchestrator.errors import ConfigError
@@ -24,7 +25,7 @@ def test_words_change_a_copy() -> None:
 def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
     with pytest.raises(ConfigError) as caught:
         overridden({"seeds": 3, "learners": [{}]}, ["seeds", "learners[7].K=1", "=3", "seeds=[1", "learners.K=1"])
-    form = "must be written key=value, such as seeds=3 or learners[0].K=5"
+    form = "must be written key=value, such as seeds=3 or foml.K=5"
     assert caught.value.faults == (
         f"command line: seeds: {form}",
         "command line: learners[7].K: learners has no such part (got learners[7])",
@@ -40,6 +41,75 @@ def test_a_key_is_given_once() -> None:
         overridden({}, ["seeds=3", "seeds=4", "name=x", "name=x"])
     assert caught.value.faults == ("command line: seeds: must be given once",)
     assert overridden({}, ["seeds=3", "seeds=3"]) == {"seeds": 3}
+
+
+@pytest.mark.parametrize("key", ["learners[1].K", "learners.1.K", "foml.K", "learners[1][K]"])
+def test_keys_without_brackets(key: str) -> None:
+    document = {"learners": [{"name": "online"}, {"name": "foml", "K": 1}, {"name": "my.own"}, {"name": "my.own"}]}
+    assert overridden(document, [f"{key}=3"])["learners"][1] == {"name": "foml", "K": 3}
+    assert overridden(document, ["my.owner=3"])["my"] == {"owner": 3}
+
+
+def test_a_learner_is_named_where_its_name_is_unique() -> None:
+    document = {"learners": [{"name": "my.own"}, {"name": "foml"}, {"name": "foml"}]}
+    assert overridden(document, ["my.own.decay=3"])["learners"][0] == {"name": "my.own", "decay": 3}
+    with pytest.raises(ConfigError) as caught:
+        overridden(document, ["foml.K=1", "learners.0.decay=1", "my.own.decay=2"])
+    assert caught.value.faults == (
+        "command line: foml.K: must name one learner, and foml is 2 of them; write learners.1.K",
+        "command line: learners[0].decay: must be given once",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: {{ n }}", "1, column 8: must be YAML: a key must be text; a template such as {{ name }} must be filled in or quoted"),
+        ("? [a]\n: 1", "1, column 3: must be YAML: a key must be text; a template such as {{ name }} must be filled in or quoted"),
+        (f"seeds: {'1' * 5000}", f"1, column 8: must be YAML: must be a valid int (got '{'1' * 37}...')"),
+        ("seeds: &a [*a]", "1, column 12: must be YAML: *a must not stand inside the value that it repeats"),
+        (f"a: {'[' * 3000}{']' * 3000}", "1, column 53: must be YAML: must have at most 50 lists and mappings inside each other"),
+        ("seeds: 010", "1, column 8: must be YAML: YAML reads 010 in base 8; write a decimal number, or '010' for text"),
+        ("seeds: 1:30", "1, column 8: must be YAML: YAML reads 1:30 in base 60; write a decimal number, or '1:30' for text"),
+        ("name: 2020-13-45", "1, column 7: must be YAML: must be a valid timestamp (got '2020-13-45')"),
+        ("name: !!bool maybe", "1, column 7: must be YAML: must be a valid bool (got 'maybe')"),
+        ("a: 1\na: 2", "2, column 1: must be YAML: key a is written twice"),
+    ],
+)  # fmt: skip
+def test_yaml_that_no_sweep_can_be(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(path, "mine.yaml")
+    assert caught.value.faults == (f"mine.yaml: line {expected}",)
+
+
+NINE_LEVELS = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9))]
+)
+MERGED = "\n".join(["a0: &a0 {x: 1}", *(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 9))])
+
+
+@pytest.mark.parametrize("text", [NINE_LEVELS, MERGED, f"a: [{'1, ' * 30_000}]"])
+def test_the_number_of_values_is_bounded(text: str) -> None:
+    with pytest.raises(
+        yaml.YAMLError, match="must have at most 20,000 keys and values, with those that aliases repeat"
+    ):
+        parsed(text)
+    with pytest.raises(yaml.YAMLError, match="must have at most 500,000 characters"):
+        parsed("#" * 600_000)
+
+
+def test_aliases_and_merge_keys() -> None:
+    text = "[&a {name: foml, K: 1}, &b {<<: *a, K: 2}, {<<: *b, alpha1: 0.1}, {<<: [*a, *b], K: 3}, *a]"
+    first = {"name": "foml", "K": 1}
+    assert parsed(text) == [
+        first,
+        {"name": "foml", "K": 2},
+        {"name": "foml", "K": 2, "alpha1": 0.1},
+        {"name": "foml", "K": 3},
+        first,
+    ]
 
 
 @pytest.mark.parametrize(

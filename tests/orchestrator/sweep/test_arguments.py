@@ -18,6 +18,19 @@ def test_positional_arguments_may_stand_before_and_after_options() -> None:
     )
 
 
+def test_an_unexpected_error_is_one_document_with_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(__main__, "checked_sweep", fails)
+    with pytest.raises(RecursionError):
+        __main__.main(["--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["exit_code"], document["problems"]) == (1, ["unexpected error: RecursionError: too deep"])
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

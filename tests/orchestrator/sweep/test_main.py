@@ -244,8 +244,8 @@ def test_arguments_that_exclude_each_other_are_one_line(
     )
     monkeypatch.chdir(folder)
     given = {"name": "other", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}]}
+    assert api.checked_sweep(given, ["seeds=9", "online.alpha1=0.5"], None).learners[0].fixed["alpha1"] == 0.5
     for arguments, line in (
-        ({"sweep": given, "overrides": ["seeds=9"]}, "run_sweep: overrides: go with a file, or with resume, and not"),
         ({"sweep": given, "resume": "tiny"}, "run_sweep: sweep: resume='tiny' takes the sweep from its folder"),
         ({"sweep": "sweep.yaml", "resume": "tiny"}, "run_sweep: sweep: resume='tiny' takes the sweep from its folder"),
     ):
