@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import sys
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -40,6 +41,12 @@ def create(name: str, options: dict[str, Any], setting: Setting) -> Learner:
     """The learner called `name`, with defaults for the options that are not in `options`."""
     kind = learner_class(name)
     return kind(kind.options_class(**options), setting)
+
+
+def search_also(folder: str) -> None:
+    """Search a folder for modules of learners, after all other places."""
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def _external_class(name: str) -> type[Learner]:

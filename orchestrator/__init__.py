@@ -5,12 +5,29 @@
 >>> curves = load_curves(result.name)                   # doctest: +SKIP
 """
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.sweep.api import run_sweep
     from orchestrator.tracking.reader import load_curves
+
+
+class _SiblingFinder:
+    """Finds this project's packages beside this one, whatever folders of these names the current folder holds."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        if name not in ("learners", "streams", "tune_configs"):
+            return None
+        return PathFinder.find_spec(name, [str(Path(__file__).parents[1])])
+
+
+sys.meta_path.insert(0, _SiblingFinder)
 
 __all__ = ["load_curves", "run_sweep"]
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit code."""
     if argv is None:
         argv = sys.argv[1:]
-        sys.path.insert(0, os.getcwd())  # as `python -m` does: modules of the user's own learners are found there
+        sys.path.append(os.getcwd())  # modules of the user's own learners are found there, after all others
     words = list(argv)
     if words and words[0] in COMMANDS:
         module, _ = COMMANDS[words[0]]

@@ -49,7 +49,8 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     from orchestrator.storage.journal import given_before
     from streams.progress import ProgressLine
 
-    sweep = check_sweep(given_before(sweep_folder(storage, name), name, "NAME"), f"{storage}/{name}")
+    document, folder = given_before(sweep_folder(storage, name), name, "NAME")
+    sweep = check_sweep(document, f"{storage}/{name}", folder)
     runs = reader.find_sweep(name, sweep.document.tracking.uri, sweep.document.tracking.experiment)
     if not any(configuration.complete for configuration in runs.configurations):
         raise OrchestratorError(fault("sweep", "", "has no complete configuration to compare with hindsight", name))

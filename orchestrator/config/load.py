@@ -41,11 +41,16 @@ def load_sweep(file: Path | str | None = None, overrides: Sequence[str] = ()) ->
     """
     path = default_file() if file is None else Path(file)
     name = str(path) if file is not None else f"tune_configs/{path.name}"
-    return check_sweep(overridden(read_yaml(path, name), overrides), name)
+    return check_sweep(overridden(read_yaml(path, name), overrides), name, str(path.parent.absolute()))
 
 
-def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Sweep:
+def check_sweep(document: Mapping[str, Any], file: str = "configuration", folder: str | None = None) -> Sweep:
     """Check a sweep given as nested mappings, as `load_sweep` reads them from YAML.
+
+    Args:
+        document: the content of the file.
+        file: what messages call it.
+        folder: where modules of the user's own learners are searched, besides Python's path.
 
     Raises:
         ConfigError: one line for everything that is wrong.
@@ -65,6 +70,10 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Swe
     if top is not None and recipe is not None and schedule is not None:
         facts = stream_facts(schedule, top.batch_size, recipe.classes)
     specs = []
+    if folder is not None:
+        from learners import registry  # imports torch
+
+        registry.search_also(folder)
     for index, entry in enumerate(learners if isinstance(learners, list) else ()):
         if isinstance(entry, Mapping):
             algorithm = top.search.algorithm if top else "random"
@@ -81,7 +90,8 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration") -> Swe
     check_scheduler(scheduler, top.search, valid, faults)
     check_size(top, valid, faults)
     faults.check(ConfigError)
-    return Sweep(file, document, top, recipe, store, schedule, valid, scheduler)
+    own_modules = any("." in spec.name for spec in valid)
+    return Sweep(file, document, top, recipe, store, schedule, valid, scheduler, folder if own_modules else None)
 
 
 def _stream(entry: dict[str, Any], faults: Faults) -> tuple[Recipe | None, str | None, Schedule | None]:

@@ -182,6 +182,7 @@ class Sweep:
         schedule: of the stream.
         learners: with their options and search spaces.
         scheduler: of the search.
+        folder: where modules of the user's own learners are searched, besides Python's path; None if there are none.
     """
 
     file: str
@@ -192,6 +193,7 @@ class Sweep:
     schedule: Schedule
     learners: tuple[LearnerSpec, ...]
     scheduler: Scheduler
+    folder: str | None = None
 
     @property
     def name(self) -> str:

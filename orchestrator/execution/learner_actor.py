@@ -13,7 +13,7 @@ import ray
 import torch
 from ray import tune
 
-from learners import checkpoint
+from learners import checkpoint, registry
 from orchestrator.errors import OrchestratorError, disk_full_as_error
 from orchestrator.execution.messages import ChunkResult, Refusal, TrialSpec, to_tune
 from orchestrator.execution.stream_actor import node_stream_actor
@@ -159,6 +159,8 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         self._gpu = torch.cuda.is_available() and spec.gpus > 0
         self._device = torch.device("cuda" if self._gpu else "cpu")
         torch.set_num_threads(spec.threads)
+        if spec.modules is not None:
+            registry.search_also(spec.modules)
         actor = node_stream_actor(spec.store)
         self._store = TaskStore.open(ray.get(actor.path.remote()))
         self._source: StreamSource = ActorSource(actor, list(trial.seeds), spec.schedule)

@@ -32,6 +32,7 @@ class TrialSpec:
         address: Where the trial's files are kept instead of `folder`; None if nowhere else.
         segments: What a population member trains next; None outside a population.
         parents: Trial's key → address, of the members whose state may be copied; empty where they have folders.
+        modules: The folder where the module of the user's own learner is searched; None if it needs none.
     """
 
     trial: Trial
@@ -45,6 +46,7 @@ class TrialSpec:
     address: str | None = None
     segments: SegmentPlan | None = None
     parents: Mapping[str, str] = field(default_factory=dict)
+    modules: str | None = None
 
     def to_tune(self) -> dict[str, Any]:
         """The configuration of the Tune trial."""

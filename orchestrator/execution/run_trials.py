@@ -79,6 +79,7 @@ def trial_spec(context: SweepContext, queue: TrialQueue, trial: Trial) -> TrialS
         address=None if mirror is None else mirror.trial_address(trial.key),
         segments=segments,
         parents={} if mirror is None else {key: mirror.trial_address(key) for key in parents},
+        modules=sweep.folder,
     )
 
 

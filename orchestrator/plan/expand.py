@@ -57,6 +57,7 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
         dict(sweep.source),
         tuple(studies.values()),
         tuple(populations.values()),
+        sweep.folder,
     )
 
 

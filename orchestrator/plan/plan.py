@@ -179,6 +179,7 @@ class Plan:
         source: the configuration as the user gave it.
         studies: where a sampler draws while the sweep runs.
         populations: of trials that copy one another.
+        folder: where modules of the user's own learners are searched, besides Python's path; None if there are none.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Plan:
     source: dict[str, Any] = field(default_factory=dict)
     studies: tuple[Study, ...] = ()
     populations: tuple[Population, ...] = ()
+    folder: str | None = None
 
     def __post_init__(self) -> None:
         self._trials = {trial.key: trial for trial in self.trials}

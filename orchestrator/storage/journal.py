@@ -146,6 +146,8 @@ class Journal:
             if trial.drawn_by in studies:
                 entry |= {"drawn_by": trial.drawn_by, "draws": studies[trial.drawn_by].draws(trial)}
         content = {"given": self.plan.source, "sweep": self.plan.resolved, "trials": list(entries.values())}
+        if self.plan.folder is not None:
+            content["folder"] = self.plan.folder
         text = atomic.with_digest(content)
         with _writing(self.root):
             for name in (FILE, COPY):
@@ -216,8 +218,8 @@ def _writing(root: Path) -> Iterator[None]:
         raise ConfigError(fault(str(root), "", rule)) from error
 
 
-def given_before(root: Path, name: str, option: str = "--resume") -> dict[str, Any]:
-    """The configuration of the sweep in this folder as it was given.
+def given_before(root: Path, name: str, option: str = "--resume") -> tuple[dict[str, Any], str | None]:
+    """The configuration of the sweep in this folder as it was given, and the folder of the user's own learners.
 
     Args:
         option: the argument that named the sweep, for the message.
@@ -230,8 +232,7 @@ def given_before(root: Path, name: str, option: str = "--resume") -> dict[str, A
         names = sorted(path.parent.name for path in root.parent.glob(f"*/{FILE}"))
         rule = f"must be a sweep that was started in {root.parent}"
         raise ConfigError(fault(option, "", rule, name, f"existing sweeps: {', '.join(names) or 'none'}"))
-    configuration: dict[str, Any] = earlier["given"]
-    return configuration
+    return earlier["given"], earlier.get("folder")
 
 
 def _read(root: Path) -> dict[str, Any] | None:

@@ -72,8 +72,8 @@ def _earlier_sweep(name: str, overrides: Sequence[str]) -> Sweep:
     """
     changes = overridden({}, [override for override in overrides if override.startswith("storage=")])
     storage = str(changes.get("storage", "results"))
-    document = given_before(open_folder(storage, name)[0], name)
-    sweep = check_sweep(overridden(document, overrides), f"{storage}/{name}")
+    document, folder = given_before(open_folder(storage, name)[0], name)
+    sweep = check_sweep(overridden(document, overrides), f"{storage}/{name}", folder)
     if sweep.name != name:
         rule = f"must be that of the sweep that is resumed, {name}"
         remedy = "another sweep is started with a file and no --resume"

@@ -1,5 +1,6 @@
 """The `foml` command: its help and version, what it imports, and that each subcommand is the `python -m` command."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -66,3 +67,18 @@ def test_an_unknown_command_is_a_usage_error(words: list[str], line: str, capsys
         cli.main(words)
     assert ended.value.code == 2
     assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["-m", "orchestrator.sweep"], ["-m", "orchestrator.cli", "sweep"]])
+def test_folders_of_the_user_do_not_shadow_the_packages(tmp_path: Path, command: list[str]) -> None:
+    """The user's module is found beside the YAML, from any folder."""
+    for name in ("learners", "streams", "tune_configs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('shadowed')\n")
+    words = [*command, str(ROOT / "examples/own_learner.yaml"), "--plan", "--quiet"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "FOML_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "3 trials" in done.stdout

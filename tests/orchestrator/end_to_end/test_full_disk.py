@@ -167,7 +167,7 @@ def test_no_space_for_the_journal(tmp_path: Path) -> None:
         assert sorted(path.name for path in root.iterdir()) == ["sweep-copy.json", "sweep.json"]
         ballast.unlink()
         Journal.look(root, make_plan(wider, "store")).take()
-        assert given_before(root, "j")["learners"] == [{"name": "foml", "K": {"grid": list(range(1, 40))}}]
+        assert given_before(root, "j")[0]["learners"] == [{"name": "foml", "K": {"grid": list(range(1, 40))}}]
 
 
 def test_no_space_for_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,14 @@ def test_another_sweep_of_the_same_name_is_refused_with_every_difference(tmp_pat
 
 def test_the_given_configuration_is_read_back(tmp_path: Path) -> None:
     written(tmp_path / "j")
-    document = given_before(tmp_path / "j", "j")
-    assert document["learners"] == LEARNERS
+    document, folder = given_before(tmp_path / "j", "j")
+    assert (document["learners"], folder) == (LEARNERS, None)
     assert stacks(Journal.look(tmp_path / "j", make_plan(check_sweep(document), "store"))) == [(1, (0, 1)), (5, (0, 1))]
+
+
+def test_the_folder_of_own_learners_is_read_back(tmp_path: Path) -> None:
+    Journal(tmp_path / "j", replace(plan(), folder="/home/me")).take()
+    assert given_before(tmp_path / "j", "j")[1] == "/home/me"
 
 
 def test_resuming_a_sweep_that_was_never_started(tmp_path: Path) -> None:
@@ -102,7 +108,7 @@ def test_one_intact_file_of_two_is_enough(tmp_path: Path, name: str, content: st
     before = stacks(written(tmp_path, seeds=4))
     intact = (tmp_path / name).read_bytes()
     damaged_content = damaged(tmp_path / name, content)
-    assert given_before(tmp_path, "j")["seeds"] == 4
+    assert given_before(tmp_path, "j")[0]["seeds"] == 4
     lines: list[str] = []
     journal = Journal.look(tmp_path, plan(seeds=4))
     journal.take(report=lines.append)
