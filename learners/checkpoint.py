@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from learners.base import Learner, Setting
 from learners.networks import build, determinism
 
 FORMAT = 1
+_LIMITS = {"classes": 100_000, "batch_size": 100_000, "batches_per_task": 10**9}
+"""The largest numbers of a file that are believed before anything is allocated."""
 
 
 def save(
@@ -119,7 +121,7 @@ class SavedLearner:
     background: str = "white"
 
 
-def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
+def load(path: Path | str, device: torch.device | str = "cpu", modules: Collection[str] = ()) -> Learner:
     """The saved learner, ready to predict.
 
     It has no images, so it cannot be trained.
@@ -127,14 +129,19 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> Learner:
     `predict` takes images [R, B, C, H, W] (pairs: [R, B, 2, C, H, W]) in 0…1, where replicate r has the seed
     `learner.setting.seeds[r]`.
 
+    Args:
+        path: the file.
+        device: where its tensors are placed.
+        modules: learners outside this package that the file may name; the module of any other is not imported.
+
     Raises:
         ValueError: the file is damaged or holds no learner.
         OSError: the file cannot be read.
     """
-    return read(path, device).learner
+    return read(path, device, modules).learner
 
 
-def read(path: Path | str, device: torch.device | str = "cpu") -> SavedLearner:
+def read(path: Path | str, device: torch.device | str = "cpu", modules: Collection[str] = ()) -> SavedLearner:
     """The learner as `load` returns it, with its name, its network and the shape of its images."""
     determinism.enable(device)
     try:
@@ -149,6 +156,7 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> SavedLearner:
         raise ValueError(f"{path}: format must be {FORMAT} (got {version}); a newer file needs a newer package")
     try:
         channels, height, width = content["image_shape"]
+        _check(content, modules)
         return SavedLearner(
             _restore(content, device),
             content["learner"],
@@ -157,8 +165,30 @@ def read(path: Path | str, device: torch.device | str = "cpu") -> SavedLearner:
             tuple(map(str, content.get("class_names", ()))),
             str(content.get("background", "white")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a foreign file may describe anything
         raise ValueError(f"{path}: must describe a known learner ({error})") from error
+
+
+def _check(content: dict[str, Any], modules: Collection[str]) -> None:
+    """Refuse what no sweep writes, before a module is imported or memory is allocated.
+
+    Raises:
+        ValueError: one line.
+    """
+    name = content["learner"]
+    if name not in registry.names() and name not in modules:
+        rule = f"learner must be one of {', '.join(registry.names())}, or a module that you name"
+        raise ValueError(f"{rule} (got {name!r:.100}); name it only if you trust it: --learner-module")
+    for key, limit in _LIMITS.items():
+        value = content[key]
+        if not isinstance(value, int) or not 1 <= value <= limit:
+            raise ValueError(f"{key} must be a whole number from 1 to {limit:,} (got {value!r:.100})")
+    if not 1 <= len(content["seeds"]) <= 10_000:
+        raise ValueError(f"seeds must be 1 to 10,000 (got {len(content['seeds'])})")
+    if not all(1 <= n <= 4_096 for n in content["image_shape"]):
+        raise ValueError(f"image_shape must be three numbers from 1 to 4,096 (got {content['image_shape']!r:.100})")
+    if content["dtype"] not in ("float32", "float64"):
+        raise ValueError(f"dtype must be float32 or float64 (got {content['dtype']!r:.100})")
 
 
 def _restore(content: dict[str, Any], device: torch.device | str) -> Learner:

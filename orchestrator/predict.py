@@ -110,7 +110,7 @@ class Predictor:
         return probabilities
 
 
-def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None) -> Predictor:
+def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None, modules: Sequence[str] = ()) -> Predictor:
     """The learner of a configuration's run with all its seeds, or of a seed's run.
 
     Args:
@@ -118,12 +118,13 @@ def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None) -> 
         tracking_uri: Where it was tracked.
         step: The number of batches that the learner has seen; None for the whole stream. The sweep's
             `keep_checkpoints` decides which are kept.
+        modules: Learners of the user's own that the checkpoint may name, such as `my_learners.averaged`.
 
     Raises:
         OrchestratorError: The run does not exist, has no checkpoint, or none of this step.
     """
     if not _RUN_ID.fullmatch(run) and Path(run).suffix == ".pt":
-        return _predictor([_read_checkpoint(checkpoints.beside(Path(run), step), run)])
+        return _predictor([_read_checkpoint(checkpoints.beside(Path(run), step), run, modules)])
     client = open_existing(tracking_uri)
     mlflow_run = find(client, run, tracking_uri)
     tags = mlflow_run.data.tags
@@ -133,7 +134,9 @@ def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None) -> 
         files = checkpoints.artifacts(client, configuration, step)
         with tempfile.TemporaryDirectory() as folder:
             paths = [artifact(client, configuration, file, folder) for file in files]
-            saved = [_read_checkpoint(path, f"run {run}: {file}") for path, file in zip(paths, files, strict=True)]
+            saved = [
+                _read_checkpoint(path, f"run {run}: {file}", modules) for path, file in zip(paths, files, strict=True)
+            ]
     except ArtifactError as error:
         raise OrchestratorError(fault("run", "", "its checkpoint cannot be fetched", run, str(error))) from error
     if not saved:
@@ -142,11 +145,11 @@ def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None) -> 
     return _predictor(saved, seed)
 
 
-def _read_checkpoint(path: Path, name: str) -> SavedLearner:
+def _read_checkpoint(path: Path, name: str, modules: Sequence[str]) -> SavedLearner:
     from learners import checkpoint
 
     try:
-        return checkpoint.read(path)
+        return checkpoint.read(path, modules=modules)
     except OSError as error:
         raise OrchestratorError(fault(name, "", f"must be a readable checkpoint ({error.strerror})")) from error
     except ValueError as error:  # names the path, which is that of a temporary copy
@@ -197,9 +200,16 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
     parser.add_argument("--tracking-uri", default=DEFAULT_URI, metavar="URI", help="where the run was tracked")
     parser.add_argument("--step", type=int, metavar="N", help="the learner after N batches (default: at the end)")
+    parser.add_argument(
+        "--learner-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a learner of your own that may be imported, such as my_learners.averaged; once for each",
+    )
     options = parser.parse_args(argv)
     try:
-        predictor = load(options.run, options.tracking_uri, options.step)
+        predictor = load(options.run, options.tracking_uri, options.step, options.learner_module)
     except OrchestratorError as error:
         raise OrchestratorError(*error.faults, *_read(options.images)[1]) from error
     probabilities, size = predictor(*options.images), predictor.images_per_datapoint

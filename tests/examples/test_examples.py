@@ -13,6 +13,7 @@ from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
+OWN = ("--learner-module", "my_learners.averaged", "--tracking-uri", "sqlite:///../mlflow.db")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_sweep_of_a_users_own_learner(folder: Path) -> None:
-    done = run(folder, "-m", "orchestrator.sweep", "own_learner.yaml", "--local", "--json", "--quiet")
+    done = run(folder.parent, "-m", "orchestrator.sweep", "examples/own_learner.yaml", "--local", "--json", "--quiet")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     labels = {one["label"]: one for one in document["configurations"]}
@@ -38,7 +39,7 @@ def test_a_sweep_of_a_users_own_learner(folder: Path) -> None:
     run_id = labels["my_learners.averaged decay=0.9"]["run_id"]
     assert run(folder, "digits_folder.py", "my_images").returncode == 0
     picture = "my_images/digit 3/000.png"
-    predicted = run(folder, "-m", "orchestrator.predict", run_id, picture)
+    predicted = run(folder, "-m", "orchestrator.predict", run_id, picture, *OWN)
     assert predicted.returncode == 0, predicted.stderr
     assert predicted.stdout.startswith(f"{picture}: ") and " of 2 seeds)" in predicted.stdout
 

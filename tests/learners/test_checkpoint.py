@@ -1,6 +1,8 @@
 """A saved and loaded learner predicts the same; a damaged or foreign file is refused in one line."""
 
 import pickle
+import re
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -132,3 +134,36 @@ def test_a_failed_save_leaves_the_previous_file(saved: Path, rainbow, monkeypatc
         checkpoint.save(saved, "online", learner, "rainbow", rainbow.image_shape)
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"classes": 1_000_000_000}, "classes must be a whole number from 1 to 100,000 (got 1000000000)"),
+        ({"classes": "10"}, "classes must be a whole number from 1 to 100,000 (got '10')"),
+        ({"image_shape": [3, 10**6, 10**6]}, "image_shape must be three numbers from 1 to 4,096 (got [3, 1000000, 1000000])"),
+        ({"dtype": "load"}, "dtype must be float32 or float64 (got 'load')"),
+        ({"seeds": []}, "seeds must be 1 to 10,000 (got 0)"),
+    ],
+)  # fmt: skip
+def test_numbers_that_no_sweep_writes_are_one_line(saved: Path, change: dict[str, object], line: str) -> None:
+    torch.save(torch.load(saved) | change, saved)
+    with pytest.raises(ValueError, match=re.escape(f"{saved}: must describe a known learner ({line})")):
+        checkpoint.load(saved)
+
+
+def test_a_file_does_not_decide_which_module_is_imported(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_a_stranger").mkdir()
+    (tmp_path / "of_a_stranger/learner.py").write_text("print('imported')\nfrom learners.foml import FOML, Options\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    torch.save(torch.load(saved) | {"learner": "of_a_stranger.learner"}, saved)
+    with pytest.raises(
+        ValueError, match=r"or a module that you name \(got 'of_a_stranger\.learner'\); name it only if"
+    ):
+        checkpoint.load(saved, modules=["another.module"])
+    assert "of_a_stranger" not in sys.modules
+    with pytest.raises(ValueError, match="must define exactly one Learner"):
+        checkpoint.load(saved, modules=["of_a_stranger.learner"])
+    assert "of_a_stranger.learner" in sys.modules
