@@ -7,6 +7,7 @@ reports show it.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -27,13 +28,16 @@ from streams.command_line import CommandLine, command
 _EPOCHS = "foml.hindsight_epochs"
 
 
-def add_regret(name: str, storage: str = "results", epochs: int | None = None) -> pd.DataFrame:
+def add_regret(
+    name: str, storage: str = "results", epochs: int | None = None, tracking_uri: str | None = None
+) -> pd.DataFrame:
     """Compute the regret of a sweep and store it in MLflow.
 
     Args:
         name: The sweep's.
         storage: The folder in which it ran.
         epochs: Passes over each task; those of `hindsight.EPOCHS` if None.
+        tracking_uri: Where it was tracked; the sweep's own if None, of which the folder holds no password.
 
     Returns:
         The points: configuration, label, learner, seed, metric, step (task), value.
@@ -43,6 +47,7 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     """
     from learners.networks import build
     from orchestrator.config.load import check_sweep
+    from orchestrator.config.strict_yaml import overridden
     from orchestrator.plan.plan import sweep_folder
     from orchestrator.plan.task_store import open_store
     from orchestrator.protocol import hindsight
@@ -50,7 +55,8 @@ def add_regret(name: str, storage: str = "results", epochs: int | None = None) -
     from streams.progress import ProgressLine
 
     document, folder = given_before(sweep_folder(storage, name), name, "NAME")
-    sweep = check_sweep(document, f"{storage}/{name}", folder)
+    changes = [] if tracking_uri is None else [f"tracking.uri={json.dumps(tracking_uri)}"]
+    sweep = check_sweep(overridden(document, changes), f"{storage}/{name}", folder)
     runs = reader.find_sweep(name, sweep.document.tracking.uri, sweep.document.tracking.experiment)
     if not any(configuration.complete for configuration in runs.configurations):
         raise OrchestratorError(fault("sweep", "", "has no complete configuration to compare with hindsight", name))
@@ -96,10 +102,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     parser.add_argument("name", metavar="NAME", help="a sweep that ran on this machine")
     parser.add_argument("--storage", default="results", metavar="DIR", help="the folder in which it ran")
     parser.add_argument("--epochs", type=int, metavar="N", help="passes over a task in hindsight (default: 10)")
+    parser.add_argument("--tracking-uri", metavar="URI", help="where it was tracked (default: as the sweep says)")
     options = parser.parse_args(argv)
     if options.epochs is not None and options.epochs < 1:
         raise OrchestratorError(fault("--epochs", "", "must be at least 1", options.epochs))
-    regret = add_regret(options.name, options.storage, options.epochs)
+    regret = add_regret(options.name, options.storage, options.epochs, options.tracking_uri)
     last = regret[regret.step == regret.groupby("configuration").step.transform("max")]
     for label, values in last.groupby("label").value:
         print(f"{label}: {metrics.interval(values.to_numpy())}")

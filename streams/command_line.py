@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec
 
-from streams.errors import UserError
+from streams.errors import UserError, masked
 
 Arguments = ParamSpec("Arguments")
 
@@ -37,7 +37,7 @@ class CommandLine(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print a usage error and exit."""
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {masked(message)}; see {self.prog} --help\n")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -1,20 +1,60 @@
-"""Errors that a user can cause: one base class, one line per fault, all faults reported together."""
+"""Errors that a user can cause: one base class, one line per fault, all faults reported together, without secrets."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+MASK = "***"
+"""What `masked` puts where a secret was."""
+_USER = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)\S*@")  # greedy: a password may hold an unquoted "@" or "/"
+_OPTION = re.compile(
+    r"([?&;][^=&;?\s]{0,40}(?:secret|key|token|pass|pwd|sig|cred|auth)[^=&;?\s]{0,40}=)[^&;\s\"']+", re.IGNORECASE
+)
+
+
+def masked(text: str, address: str = "") -> str:
+    """The text without the secrets of addresses in it: user, password, keys and tokens are replaced by `***`.
+
+    Everything that is shown, logged or stored passes through this function.
+
+    >>> masked("use tracking.uri=postgresql://me:pw@host/runs")
+    'use tracking.uri=postgresql://***@host/runs'
+    >>> masked("s3://bucket/results?secret_key=abc&region=eu-west-1")
+    's3://bucket/results?secret_key=***&region=eu-west-1'
+
+    Args:
+        text: any text.
+        address: an address whose password is replaced also where a library quotes it alone.
+    """
+    for user in re.findall(r"://(.*)@", address):
+        for part in re.split(r"[:/@?#]", user.partition(":")[2] or user):
+            for secret in {part, unquote(part)} - {""}:
+                text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, text)
+    return _OPTION.sub(rf"\1{MASK}", _USER.sub(rf"\1{MASK}@", text))
+
+
+def masked_values(value: Any) -> Any:
+    """A copy of nested mappings and lists in which every text is `masked`."""
+    if isinstance(value, Mapping):
+        return {key: masked_values(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked_values(part) for part in value]
+    return masked(value) if isinstance(value, str) else value
 
 
 class UserError(Exception):
     """Base of every error that a user can cause, in `streams` and in `orchestrator`.
 
     Args:
-        faults: one complete line each (see `fault`); `str(error)` is these lines.
+        faults: one complete line each (see `fault`), which is `masked`; `str(error)` is these lines.
     """
 
     exit_code = 2
 
     def __init__(self, *faults: str) -> None:
-        super().__init__(*faults)
-        self.faults: tuple[str, ...] = faults
+        self.faults: tuple[str, ...] = tuple(map(masked, faults))
+        super().__init__(*self.faults)
 
     def __str__(self) -> str:
         return "\n".join(self.faults)
@@ -47,7 +87,7 @@ def fault(where: object, rule: str, got: object = ..., remedy: str = "") -> str:
         line += f" (got {got})"
     if remedy:
         line += f"; {remedy}"
-    return " ".join(line.split())
+    return masked(" ".join(line.split()))
 
 
 class Faults:

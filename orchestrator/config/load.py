@@ -17,7 +17,7 @@ from orchestrator.config.search_space import is_space, read_space
 from orchestrator.config.strict_yaml import MAX_DEPTH, overridden, read_yaml
 from orchestrator.errors import ConfigError
 from streams import recipes
-from streams.errors import Faults
+from streams.errors import MASK, Faults
 from streams.options import explain, from_options, model_of, unknown_name
 from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
@@ -197,6 +197,9 @@ def _check_network(top: Document, recipe: Recipe, faults: Faults) -> None:
 def _check_values(value: Any, faults: Faults, depth: int = 0) -> None:
     """Add a fault for every value that no name, path or line of output can hold, and every key that is not text."""
     if isinstance(value, str):
+        if "://" in value and MASK in value:
+            rule = f"{MASK} stands for user, password or key, which the sweep's folder does not hold"
+            faults.add("", rule, value, f"give the whole address: {faults.key}=...")
         bad = sorted({char for char in value if unicodedata.category(char) in ("Cc", "Cs")})
         if bad:
             rule = f"must not contain control characters or broken Unicode ({', '.join(map(ascii, bad))})"

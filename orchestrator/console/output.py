@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from orchestrator.console.progress import Progress
+from streams.errors import masked
 from streams.progress import ProgressLine
 
 
@@ -32,7 +33,7 @@ class Output:
     def say(self, line: str) -> None:
         """Write a line to standard error unless `quiet`."""
         if not self.quiet:
-            print(line, file=sys.stderr, flush=True)
+            print(masked(line), file=sys.stderr, flush=True)
 
     def build_progress(self) -> Callable[[str, int, int], None]:
         """The progress callback of a task store's build."""

@@ -15,6 +15,7 @@ from orchestrator.doctor.checks import examine
 from orchestrator.doctor.nodes import Check
 from orchestrator.errors import OrchestratorError
 from streams.command_line import CommandLine, command
+from streams.errors import masked
 
 _EXIT_CODES = {0: "all checks passed", 1: "a check failed, one line each", 2: "bad usage"}
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     faults = 0
     for check in checks:
         faults += not check.passed
-        print(f"{'ok   ' if check.passed else 'FAULT'}  {check.text}", flush=True)
+        print(f"{'ok   ' if check.passed else 'FAULT'}  {masked(check.text)}", flush=True)
     print(f"{faults} {'fault' if faults == 1 else 'faults'}" if faults else "all checks passed")
     return 1 if faults else 0
 

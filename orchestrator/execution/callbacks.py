@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.exceptions import RayError
 from ray.tune import Callback
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
@@ -22,6 +23,7 @@ from orchestrator.plan import fate
 from orchestrator.plan.fate import Ending
 from orchestrator.plan.plan import Trial
 from orchestrator.search.trial_queue import TrialQueue
+from orchestrator.storage import atomic
 from orchestrator.storage.trial_log import TrialLog
 
 _KEPT = ("trial_id", "training_iteration", "done")
@@ -233,9 +235,10 @@ def _cause(trial: TuneTrial) -> BaseException | None:
 
 
 def _reason(trial: TuneTrial) -> str:
-    """The last line of the error that ended the trial's actor; a killed process leaves none."""
+    """The error that ended the trial's actor, in one line; a killed process leaves none."""
     cause = _cause(trial)
     if cause is None:
         return "its process was killed, or crashed"
-    lines = str(cause).strip().splitlines() or [type(cause).__name__]
-    return lines[-1].strip()
+    if isinstance(cause, RayError):  # its last line says what happened, after pages about the actor
+        return (str(cause).strip().splitlines() or [type(cause).__name__])[-1].strip()
+    return atomic.reason(cause)

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.config.schedulers import PbtOptions
 from orchestrator.config.schema import LearnerSpec, Search, Sweep
 from orchestrator.plan.plan import Configuration, Plan, Population, Study, Trial, generator, label_with
+from streams.errors import masked_values
 from streams.schedule import HeldBack, Schedule
 from streams.store.canonical_json import canonical, digest
 
@@ -53,8 +54,8 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     return Plan(
         sweep.name,
         tuple(trials.values()),
-        _resolved(sweep, stream),
-        dict(sweep.source),
+        masked_values(_resolved(sweep, stream)),
+        masked_values(sweep.source),
         tuple(studies.values()),
         tuple(populations.values()),
         sweep.folder,

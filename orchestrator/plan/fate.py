@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from streams.errors import masked
+
 
 class Ending(StrEnum):
     """The kinds of ends, by the word that a report shows.
@@ -54,8 +56,8 @@ INTERRUPTED = Fate(Ending.INTERRUPTED)
 
 
 def failed(reason: str) -> Fate:
-    """The fate of a trial that failed for this reason."""
-    return Fate(Ending.FAILED, reason=reason)
+    """The fate of a trial that failed for this reason, which is put in one line and `masked`."""
+    return Fate(Ending.FAILED, reason=masked(" ".join(reason.split())))
 
 
 def stopped(batches: int) -> Fate:

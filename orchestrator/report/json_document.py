@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.plan import Trial
 from orchestrator.report.comparison import ComparisonRow
+from streams.errors import masked_values
 
 if TYPE_CHECKING:
     from orchestrator.report.write import Report
@@ -72,7 +73,7 @@ class SweepDocument:
             "problems": list(self.problems),
             "resume": self.resume,
         }
-        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+        return json.dumps(masked_values(content), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _configuration(row: ComparisonRow) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.storage import atomic
+from streams.errors import masked
 from streams.store.address import is_address, open_address, without_keys
 
 FAILURES = (OSError, pa.ArrowException, ValueError)
@@ -121,7 +122,7 @@ def address_faults(address: str) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        rule = f"must be a folder, or an address that can be read and written ({atomic.reason(error)})"
+        rule = f"must be a folder, or an address that can be read and written ({masked(atomic.reason(error), address)})"
         raise ConfigError(
             fault("storage", "", rule, without_keys(address), "check bucket, rights and AWS_* here")
         ) from None
@@ -155,5 +156,5 @@ def has_file(address: str, name: str) -> bool:
     try:
         return RemoteFolder(address).has(name)
     except FAILURES as error:
-        logger.warning("%s: %s", without_keys(address), error)
+        logger.warning("%s: %s", without_keys(address), masked(str(error), address))
         return False

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from streams.errors import masked
+
 FILE = "trial.log"
 LIMIT_BYTES = 1_000_000
 """The size of the log beyond which printed lines are dropped; events are still logged."""
@@ -35,7 +37,7 @@ class TrialLog:
         """Log one or several lines; a log that cannot be written does not stop the trial."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(f"{now} {self._who}: {line}\n" for line in text.splitlines())
+            file.writelines(f"{now} {self._who}: {line}\n" for line in masked(text).splitlines())
 
     def now_and_then(self, text: str) -> None:
         """Log the text unless the previous one was less than `PROGRESS_S` ago."""

@@ -18,7 +18,7 @@ from orchestrator.errors import is_disk_full
 from orchestrator.plan.plan import Configuration, Trial
 from orchestrator.protocol import online
 from orchestrator.protocol.source import StoreSource, StreamShape
-from orchestrator.storage import retention, trial_files
+from orchestrator.storage import atomic, retention, trial_files
 from orchestrator.sweep.gradient_count import GradientCount, count, one_pass, pretraining_steps, warm_up
 from streams.errors import UserError
 from streams.store.canonical_json import canonical
@@ -213,8 +213,7 @@ def _seconds_of_ends(
 
 def _unknown(trial: Trial, sweep: Sweep, store: TaskStore, error: Exception) -> Cost:
     length = StoreSource(store, list(trial.seeds), sweep.schedule).shape().length
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return Cost(-(-length // trial.configuration.batch_size), 0.0, 0.0, 0, 0, 0, lines[-1].strip())
+    return Cost(-(-length // trial.configuration.batch_size), 0.0, 0.0, 0, 0, 0, atomic.reason(error))
 
 
 def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:

@@ -22,6 +22,7 @@ from orchestrator.report.write import Report
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking.writer import TrackingProblem
+from streams.errors import masked
 
 
 class Interrupted(KeyboardInterrupt):
@@ -196,7 +197,7 @@ class _Ending:
 
     def _places(self) -> list[str]:
         learner = f"{self.shown}/<trial>/learner.pt"
-        uri = shlex.quote(self.sweep.document.tracking.uri)
+        uri = shlex.quote(masked(self.sweep.document.tracking.uri))
         return [
             f"report: {self.root / 'report'}",
             f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run",
@@ -211,15 +212,23 @@ class _Ending:
         metric = self.sweep.document.objective.metric
         json_text = SweepDocument(name, code, metric, report, failed, self.root, problems, resume).to_json()
         summary, best = (pd.DataFrame(), None) if report is None else (report.summary, report.best)
-        return SweepResult(name, summary, best, self.root, folder, "\n".join(lines), tuple(problems), code, json_text)
+        text, shown = masked("\n".join(lines)), tuple(map(masked, problems))
+        return SweepResult(name, summary, best, self.root, folder, text, shown, code, json_text)
 
 
 def resume_command(sweep: Sweep) -> str:
-    """The command that resumes a sweep."""
-    name, storage = sweep.name, sweep.document.storage
+    """The command that resumes a sweep; where it has `***`, the user fills in what the sweep's folder does not hold."""
+    name = sweep.name
     resume = f"--resume={shlex.quote(name)}" if name.startswith("-") else f"--resume {shlex.quote(name)}"
-    where = "" if storage == "results" else f" {shlex.quote(f'storage={_as_argument(storage)}')}"
-    return f"python -m orchestrator.sweep {resume}{where}"
+    addresses = {"storage": sweep.document.storage, "tracking.uri": sweep.document.tracking.uri}
+    if sweep.store is not None:
+        addresses["stream.store"] = sweep.store
+    words = [
+        shlex.quote(f"{key}={_as_argument(masked(address))}")
+        for key, address in addresses.items()
+        if masked(address) != address or (key == "storage" and address != "results")
+    ]
+    return " ".join(["python -m orchestrator.sweep", resume, *words])
 
 
 def _as_argument(value: str) -> str:

@@ -37,6 +37,7 @@ from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import ownership, provenance
 from orchestrator.tracking import writer as tracking
 from orchestrator.tracking.database import await_server, first_line
+from streams.errors import masked
 from streams.store.task_store import TaskStore
 
 RAY_LOG = "ray.log"
@@ -245,7 +246,7 @@ def _end_without_ray(context: SweepContext, on_ray_lost: Callable[[SweepResult],
             on_ray_lost(result)
     except Exception as error:  # the command must end, whatever the error
         resume = f"resume with: {resume_command(context.sweep)}"
-        print(f"{reason}: {resume} ({type(error).__name__}: {first_line(error)})", file=sys.stderr)
+        print(masked(f"{reason}: {resume} ({type(error).__name__}: {first_line(error)})"), file=sys.stderr)
     finally:
         for stream in (sys.__stdout__, sys.stderr):
             if stream is not None:

@@ -5,6 +5,7 @@ MLflow is imported inside the functions: the import takes seconds, and reads set
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import logging
 import os
@@ -15,13 +16,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from filelock import FileLock
 
 from orchestrator.errors import OrchestratorError, disk_full_line, fault, is_disk_full
+from streams.errors import masked
 
 URI_KEY = "tracking.uri"
 DEFAULT_URI = "sqlite:///mlflow.db"
@@ -236,15 +239,31 @@ def check_reachable(uri: str) -> None:
     if not uri.startswith(("http://", "https://")):
         return
     try:
-        urllib.request.urlopen(uri, timeout=_ANSWER_S).close()
+        urllib.request.urlopen(_request(uri), timeout=_ANSWER_S).close()
     except urllib.error.HTTPError as error:
         if error.code == 403:
             remedy = "start the server with --allowed-hosts that name this host, or log in"
             raise TrackingError(fault(URI_KEY, "", "the server refuses this client (403)", uri, remedy)) from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = masked(str(getattr(error, "reason", error)), uri)
         remedy = f"start the server, or use {DEFAULT_URI}"
         raise TrackingError(fault(URI_KEY, "", f"no server answers ({reason})", uri, remedy)) from error
+
+
+def _request(uri: str) -> urllib.request.Request:
+    """A request whose user and password, if the URI has them, are in a header, as MLflow's client sends them.
+
+    `urllib` takes `user:password@host` for the name of a host.
+
+    Raises:
+        ValueError: the URI cannot be parsed.
+    """
+    parts = urlsplit(uri)
+    user, at, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=host).geturl())
+    if at:
+        request.add_header("Authorization", f"Basic {base64.b64encode(unquote(user).encode()).decode()}")
+    return request
 
 
 def await_server(uri: str, report: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
@@ -257,7 +276,7 @@ def await_server(uri: str, report: Callable[[str], None], patience_s: float = PA
             if time.monotonic() > until:
                 return
         if not reported:
-            report(f"MLflow does not answer at {uri}; waiting up to {patience_s:g} s for it")
+            report(f"MLflow does not answer at {masked(uri)}; waiting up to {patience_s:g} s for it")
             reported = True
         time.sleep(min(2.0, patience_s))
 
@@ -265,7 +284,7 @@ def await_server(uri: str, report: Callable[[str], None], patience_s: float = PA
 def _refused(rule: str, uri: str, error: BaseException) -> TrackingError:
     if is_disk_full(error) and (path := database_path(uri)) is not None:
         return TrackingError(fault(URI_KEY, "", disk_full_line(path), uri))
-    return TrackingError(fault(URI_KEY, "", rule, uri, first_line(error)))
+    return TrackingError(fault(URI_KEY, "", rule, uri, masked(first_line(error), uri)))
 
 
 def first_line(error: BaseException) -> str:

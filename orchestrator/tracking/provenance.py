@@ -17,6 +17,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
+from streams.errors import masked
+
 COMMIT_FILE = "COMMIT"
 """In the package's folder if it was shipped to a cluster without its repository: commit, and whether dirty."""
 CHANGES_FILE = "CHANGES.diff"
@@ -57,12 +59,12 @@ def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
         "foml.python": platform.python_version(),
         "foml.platform": platform.platform(),
         "foml.hostname": socket.gethostname(),
-        "foml.command": command_line(),
+        "foml.command": masked(command_line()),
         "foml.store": store_hash,
         "foml.store_path": str(store_path),
     }
     files = {"provenance/packages.txt": _installed(), "provenance/store_manifest.json": manifest}
-    changes = git_changes() if dirty == "true" else ""
+    changes = masked(git_changes()) if dirty == "true" else ""
     if changes:
         path = f"provenance/changes-{hashlib.sha256(changes.encode()).hexdigest()[:12]}.diff"
         tags["foml.git_diff"] = path  # named by its content: a sweep resumed with other changes has both

@@ -23,6 +23,7 @@ from orchestrator.tracking.database import TrackingError, check_reachable, datab
 from orchestrator.tracking.ownership import forget
 from orchestrator.tracking.provenance import Provenance
 from orchestrator.tracking.sync import SweepSync
+from streams.errors import masked
 
 __all__ = ["TrackingError", "TrackingProblem", "Writer", "forget", "prepare"]
 
@@ -137,7 +138,8 @@ class Writer:
         self._resolved = []
         if not in_time:
             limit = "" if timeout is None else f" within {timeout:g} s"
-            problems.append(TrackingProblem(f"tracking: not everything could be written to {self._uri}{limit}"))
+            line = f"tracking: not everything could be written to {masked(self._uri)}{limit}"
+            problems.append(TrackingProblem(line))
         return list(dict.fromkeys(problems))
 
     def close(self, status: str, timeout: float | None = None) -> str:
@@ -168,7 +170,9 @@ class Writer:
         self._queue.put(None)
         result = outcome[0]
         if isinstance(result, Exception):
-            line = fault("tracking", "", "the sweep's runs could not be ended", self._uri, first_line(result))
+            line = fault(
+                "tracking", "", "the sweep's runs could not be ended", self._uri, masked(first_line(result), self._uri)
+            )
             raise TrackingError(line) from result
         self._thread.join()
         self._closed = result
@@ -269,7 +273,7 @@ class Writer:
             line = f"tracking: {disk_full_line(where)}: then the rest is sent to MLflow"
         if not line:
             what = self._sync.trial(key).trial.configuration.label if key else "the sweep's run"
-            line = f"tracking: {what}: {first_line(error)} ({type(error).__name__})"
+            line = f"tracking: {what}: {masked(first_line(error), self._uri)} ({type(error).__name__})"
         if self._behind.get(key) != line:
             logger.debug("%s", line, exc_info=error)
         self._behind[key] = line

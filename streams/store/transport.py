@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from streams.errors import StoreError, fault
+from streams.errors import StoreError, fault, masked
 from streams.recipe import Progress, silent
 from streams.store import manifest as manifests
 from streams.store.address import is_address, join, open_address, without_keys
@@ -97,7 +97,8 @@ class _Remote:
         try:
             self._files, self._root = open_address(address)
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise StoreError(fault(self._address, "must be an address that pyarrow.fs can open", error)) from None
+            line = fault(self._address, "must be an address that pyarrow.fs can open", masked(str(error), address))
+            raise StoreError(line) from None
 
     def hash(self) -> str:
         """The store's hash, from its manifest; the copy is checked against it."""

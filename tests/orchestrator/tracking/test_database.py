@@ -25,7 +25,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.sweep.result import report_on
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import database as tracking_database
-from orchestrator.tracking.database import TrackingError, await_server, open_existing, prepare
+from orchestrator.tracking.database import TrackingError, await_server, check_reachable, open_existing, prepare
 from orchestrator.tracking.writer import TrackingProblem
 from tests.orchestrator.synthetic_sweep import free_port, new_database
 
@@ -170,3 +170,27 @@ def test_a_deleted_experiment(tracking_uri):
         "tracking.experiment: must not be a deleted one (got 'mine'); "
         f"mlflow experiments restore -x {number}, or choose another name"
     )
+
+
+def test_user_and_password_of_an_address_are_sent_and_never_shown(port: int) -> None:
+    received: list[str | None] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(self.headers["Authorization"])
+            self.send_response(403 if len(received) > 1 else 200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", port), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    uri = f"http://u:p%40w@127.0.0.1:{port}"
+    check_reachable(uri)
+    assert received == ["Basic dTpwQHc="]  # u:p@w
+    with pytest.raises(TrackingError, match=rf"403\) \(got http://\*\*\*@127.0.0.1:{port}\)"):
+        check_reachable(uri)
+    server.shutdown()
+    with pytest.raises(TrackingError, match=r"no server answers \(nonnumeric port: '\*\*\*'\) \(got http://\*\*\*@h\)"):
+        check_reachable("http://u:p/w@h")
