@@ -7,10 +7,15 @@ from urllib.parse import unquote
 
 MASK = "***"
 """What `masked` puts where a secret was."""
-_USER = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)\S*@")  # greedy: a password may hold an unquoted "@" or "/"
-_OPTION = re.compile(
-    r"([?&;][^=&;?\s]{0,40}(?:secret|key|token|pass|pwd|sig|cred|auth)[^=&;?\s]{0,40}=)[^&;\s\"']+", re.IGNORECASE
-)
+_SCHEME = re.compile(r"(?<![\w+.-])[A-Za-z][\w+.-]*://")
+_SECRET = "(?:secret|key|token|pass|pwd|sig|cred|auth)"
+_OPTION = re.compile(rf"([?&;][^=&;?\s]{{0,40}}{_SECRET}[^=&;?\s]{{0,40}}=)[^&;\s\"']+", re.IGNORECASE)
+
+
+def _without_user(word: re.Match[str]) -> str:
+    head, at, rest = word[0].rpartition("@")  # the last one: a password may hold an unquoted "@" or "/"
+    scheme = _SCHEME.search(head) if at else None
+    return word[0] if scheme is None else f"{head[: scheme.end()]}{MASK}@{rest}"
 
 
 def masked(text: str, address: str = "") -> str:
@@ -31,7 +36,7 @@ def masked(text: str, address: str = "") -> str:
         for part in re.split(r"[:/@?#]", user.partition(":")[2] or user):
             for secret in {part, unquote(part)} - {""}:
                 text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, text)
-    return _OPTION.sub(rf"\1{MASK}", _USER.sub(rf"\1{MASK}@", text))
+    return _OPTION.sub(rf"\1{MASK}", re.sub(r"\S+", _without_user, text))
 
 
 def masked_values(value: Any) -> Any:
