@@ -42,8 +42,8 @@ class Predictor:
     """The learner of a configuration.
 
     Attributes:
-        saved: Its stacks of seeds.
-        rows: The indices of the requested seeds in each stack.
+        saved: its stacks of seeds.
+        rows: the indices of the requested seeds in each stack.
     """
 
     saved: tuple[SavedLearner, ...]
@@ -79,7 +79,7 @@ class Predictor:
         """Probabilities [R, B, classes] for image files: one row per image, or per two of them for pairs.
 
         Raises:
-            OrchestratorError: One line for each file that is not an image or has the wrong size.
+            OrchestratorError: one line for each file that is not an image or has the wrong size.
         """
         channels, height, width = self.image_shape
         images, faults = _read(paths, channels, self.saved[0].background)
@@ -114,14 +114,14 @@ def load(run: str, tracking_uri: str = DEFAULT_URI, step: int | None = None, mod
     """The learner of a configuration's run with all its seeds, or of a seed's run.
 
     Args:
-        run: The run's id in MLflow; or a checkpoint file, such as results/NAME/TRIAL/learner.pt.
-        tracking_uri: Where it was tracked.
-        step: The number of batches that the learner has seen; None for the whole stream. The sweep's
+        run: the run's id in MLflow; or a checkpoint file, such as results/NAME/TRIAL/learner.pt.
+        tracking_uri: where it was tracked.
+        step: the number of batches that the learner has seen; None for the whole stream. The sweep's
             `keep_checkpoints` decides which are kept.
-        modules: Learners of the user's own that the checkpoint may name, such as `my_learners.averaged`.
+        modules: learners of the user's own that the checkpoint may name, such as `my_learners.averaged`.
 
     Raises:
-        OrchestratorError: The run does not exist, has no checkpoint, or none of this step.
+        OrchestratorError: the run does not exist, has no checkpoint, or none of this step.
     """
     if not _RUN_ID.fullmatch(run) and Path(run).suffix == ".pt":
         return _predictor([_read_checkpoint(checkpoints.beside(Path(run), step), run, modules)])

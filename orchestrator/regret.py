@@ -34,16 +34,16 @@ def add_regret(
     """Compute the regret of a sweep and store it in MLflow.
 
     Args:
-        name: The sweep's.
-        storage: The folder in which it ran.
-        epochs: Passes over each task; those of `hindsight.EPOCHS` if None.
-        tracking_uri: Where it was tracked; the sweep's own if None, of which the folder holds no password.
+        name: the sweep's.
+        storage: the folder in which it ran.
+        epochs: passes over each task; those of `hindsight.EPOCHS` if None.
+        tracking_uri: where it was tracked; the sweep's own if None, of which the folder holds no password.
 
     Returns:
         The points: configuration, label, learner, seed, metric, step (task), value.
 
     Raises:
-        UserError: The sweep does not exist or has no complete configuration, or its stream has no sharp boundaries.
+        UserError: the sweep does not exist or has no complete configuration, or its stream has no sharp boundaries.
     """
     from learners.networks import build
     from orchestrator.config.load import check_sweep

@@ -46,10 +46,10 @@ class RecordedRun:
     """What MLflow holds of the run.
 
     Attributes:
-        description: Of the configuration, as in its `configuration.json`.
-        seeds: Requested seed → its points.
-        tags: Of the run.
-        finished: The requested seeds at the end of their streams.
+        description: of the configuration, as in its `configuration.json`.
+        seeds: requested seed → its points.
+        tags: of the run.
+        finished: the requested seeds at the end of their streams.
     """
 
     description: dict[str, Any]
@@ -73,9 +73,9 @@ class CurveDifference:
     """The comparison of one seed.
 
     Attributes:
-        seed: The seed.
-        points: The number of points compared.
-        lines: One line for each difference of a metric; empty if all are equal.
+        seed: the seed.
+        points: the number of points compared.
+        lines: one line for each difference of a metric; empty if all are equal.
     """
 
     seed: int
@@ -89,12 +89,12 @@ def rerun(
     """Compute a configuration's or a seed's run again, and compare.
 
     Args:
-        run: The run's id in MLflow.
-        tracking_uri: Where it was tracked.
-        report: Called with a line for each change since the run: code, packages, device.
+        run: the run's id in MLflow.
+        tracking_uri: where it was tracked.
+        report: called with a line for each change since the run: code, packages, device.
 
     Raises:
-        UserError: The run does not exist or cannot be computed again, or its task store is missing.
+        UserError: the run does not exist or cannot be computed again, or its task store is missing.
     """
     recorded = _recorded(run, tracking_uri)
     store = _store(recorded, run)

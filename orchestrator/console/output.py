@@ -18,8 +18,8 @@ class Output:
     """The verbosity of a command, and the form of its result.
 
     Attributes:
-        quiet: Write errors and one final line only.
-        as_json: Print the result as one JSON document.
+        quiet: write errors and one final line only.
+        as_json: print the result as one JSON document.
     """
 
     quiet: bool = False
@@ -44,9 +44,9 @@ class Output:
         """Show the progress inside this block: on a screen in a terminal, else as lines.
 
         Args:
-            progress: The sweep's.
-            metric: The name of the objective.
-            on_screen: Called once when a screen starts, to report the trials that ended before.
+            progress: the sweep's.
+            metric: the name of the objective.
+            on_screen: called once when a screen starts, to report the trials that ended before.
         """
         if self.quiet:
             progress.write, progress.periodic = _ignore, False

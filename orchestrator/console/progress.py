@@ -43,23 +43,23 @@ class TrialState:
     """The state of a trial.
 
     Attributes:
-        label: Of its configuration.
-        configuration: The configuration's hash.
-        seeds: Its stack.
-        batch_size: Datapoints per batch.
-        batches: Batches learned.
-        total: Batches of the stream; 0 before the first result.
-        error: The objective so far; NaN if a seed diverged.
-        state: Its state.
-        seconds: Spent on learning since the command started.
-        learned: Batches learned since the command started.
-        started: The time at which it took its slot.
-        first: The time of its first result since the command started, and its batches then.
-        last: The same of its last result.
-        startup: Seconds from taking its slot to the first batch.
-        values: The objective of each seed so far.
-        memory: Bytes that its actor holds.
-        gpu_memory: Bytes that its actor holds on GPUs.
+        label: of its configuration.
+        configuration: the configuration's hash.
+        seeds: its stack.
+        batch_size: datapoints per batch.
+        batches: batches learned.
+        total: batches of the stream; 0 before the first result.
+        error: the objective so far; NaN if a seed diverged.
+        state: its state.
+        seconds: spent on learning since the command started.
+        learned: batches learned since the command started.
+        started: the time at which it took its slot.
+        first: the time of its first result since the command started, and its batches then.
+        last: the same of its last result.
+        startup: seconds from taking its slot to the first batch.
+        values: the objective of each seed so far.
+        memory: bytes that its actor holds.
+        gpu_memory: bytes that its actor holds on GPUs.
     """
 
     label: str
@@ -100,14 +100,14 @@ class Progress:
     """The state of a sweep's trials, printed as a line every few seconds.
 
     Args:
-        plan: Of the sweep.
-        slots: The number of trials that run simultaneously.
-        out: Where lines are printed; standard error if None.
-        clock: Returns seconds.
+        plan: of the sweep.
+        slots: the number of trials that run simultaneously.
+        out: where lines are printed; standard error if None.
+        clock: returns seconds.
 
     Attributes:
-        write: Prints a line.
-        periodic: Whether the state is printed every few seconds.
+        write: prints a line.
+        periodic: whether the state is printed every few seconds.
     """
 
     def __init__(self, plan: Plan, slots: int, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic):
@@ -267,10 +267,10 @@ class Work:
     """The remaining work of a trial.
 
     Attributes:
-        kinds: The kinds whose mean pace the trial has until it has its own, the most specific first.
-        left: Batches still to learn; 0 if it has ended.
-        pace: Seconds per batch; None before its first chunk.
-        running: Whether it has a slot now.
+        kinds: the kinds whose mean pace the trial has until it has its own, the most specific first.
+        left: batches still to learn; 0 if it has ended.
+        pace: seconds per batch; None before its first chunk.
+        running: whether it has a slot now.
     """
 
     kinds: tuple[str, ...]

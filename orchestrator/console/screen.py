@@ -37,10 +37,10 @@ class Leader:
     """A configuration on the leaderboard.
 
     Attributes:
-        label: The configuration's.
-        objective: Over seeds, so far.
-        diverged: Whether a seed diverged.
-        share: The share of its streams that is learned.
+        label: the configuration's.
+        objective: over seeds, so far.
+        diverged: whether a seed diverged.
+        share: the share of its streams that is learned.
     """
 
     label: str
@@ -69,10 +69,10 @@ class Screen:
     """Draws a sweep's progress during a `with` block.
 
     Args:
-        progress: Its lines are printed above the drawing during the block.
-        metric: The name of the objective.
+        progress: its lines are printed above the drawing during the block.
+        metric: the name of the objective.
         out: A terminal; standard error if None.
-        before: Called once in the drawing thread, to report the objectives of trials that ended before.
+        before: called once in the drawing thread, to report the objectives of trials that ended before.
     """
 
     def __init__(

@@ -41,9 +41,9 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
     """Hands each result to the writer, the queue and the progress, and removes it from Tune's own state.
 
     Args:
-        context: Of the sweep; its outcome is written here.
-        queue: Decides which trial is next.
-        progress: What the user sees.
+        context: of the sweep; its outcome is written here.
+        queue: decides which trial is next.
+        progress: what the user sees.
     """
 
     def __init__(self, context: SweepContext, queue: TrialQueue, progress: Progress) -> None:
@@ -187,9 +187,9 @@ class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
     """The queue of trials as a Tune searcher.
 
     Args:
-        queue: The trials to run.
-        spec: What the actor of a trial must know.
-        slots: Trials that run simultaneously.
+        queue: the trials to run.
+        spec: what the actor of a trial must know.
+        slots: trials that run simultaneously.
     """
 
     def __init__(self, queue: TrialQueue, spec: Callable[[Trial], TrialSpec], slots: int) -> None:

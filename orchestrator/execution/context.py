@@ -18,13 +18,13 @@ class SweepContext:
     """The parts of a running sweep.
 
     Attributes:
-        sweep: The checked configuration.
-        journal: The plan, and the sweep's folder.
-        store: The task store.
-        writer: Sends results to MLflow.
-        outcome: How the trials ended so far.
-        stop_request: Whether the sweep must stop.
-        output: Lines on standard error.
+        sweep: the checked configuration.
+        journal: the plan, and the sweep's folder.
+        store: the task store.
+        writer: sends results to MLflow.
+        outcome: how the trials ended so far.
+        stop_request: whether the sweep must stop.
+        output: lines on standard error.
     """
 
     sweep: Sweep

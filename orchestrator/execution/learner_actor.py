@@ -137,7 +137,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         """Claim the trial, and load its state.
 
         Raises:
-            NotBuiltError: The learner refuses its options or its stream.
+            NotBuiltError: the learner refuses its options or its stream.
             LostStateError: A population member's chunk files, or its parent's, are missing.
         """
         spec = self._spec

@@ -21,18 +21,18 @@ class TrialSpec:
     """Everything a learner actor must know to run a trial.
 
     Attributes:
-        trial: The configuration and the seeds.
-        folder: The trial's folder, absolute.
-        store: The hash of the task store.
-        schedule: The order of the stream's tasks.
-        chunk: Batches between two results.
-        keep_checkpoints: Which checkpoints are kept besides the last one.
-        threads: Threads of torch.
+        trial: the configuration and the seeds.
+        folder: the trial's folder, absolute.
+        store: the hash of the task store.
+        schedule: the order of the stream's tasks.
+        chunk: batches between two results.
+        keep_checkpoints: which checkpoints are kept besides the last one.
+        threads: threads of torch.
         gpus: GPUs of the actor; may be a fraction.
-        address: Where the trial's files are kept instead of `folder`; None if nowhere else.
-        segments: What a population member trains next; None outside a population.
-        parents: Trial's key → address, of the members whose state may be copied; empty where they have folders.
-        modules: The folder where the module of the user's own learner is searched; None if it needs none.
+        address: where the trial's files are kept instead of `folder`; None if nowhere else.
+        segments: what a population member trains next; None outside a population.
+        parents: trial's key → address, of the members whose state may be copied; empty where they have folders.
+        modules: the folder where the module of the user's own learner is searched; None if it needs none.
     """
 
     trial: Trial
@@ -64,16 +64,16 @@ class ChunkResult:
     """What a learner actor reports after each chunk.
 
     Attributes:
-        batches: Batches learned so far.
-        total_batches: Batches of the whole stream.
-        seconds: Time spent learning since the trial started, all attempts together.
-        curves: What the chunk measured.
-        objectives: Metric → value of each seed [R]; a metric is missing as long as it has no value.
-        finished: Whether the stream is over.
-        fitness: Of a population member at its pause; else None.
-        remarks: Lines for the sweep's output.
-        memory: Bytes that the actor's process holds; None if not known.
-        gpu_memory: Bytes that it holds on its GPU.
+        batches: batches learned so far.
+        total_batches: batches of the whole stream.
+        seconds: time spent learning since the trial started, all attempts together.
+        curves: what the chunk measured.
+        objectives: metric → value of each seed [R]; a metric is missing as long as it has no value.
+        finished: whether the stream is over.
+        fitness: of a population member at its pause; else None.
+        remarks: lines for the sweep's output.
+        memory: bytes that the actor's process holds; None if not known.
+        gpu_memory: bytes that it holds on its GPU.
     """
 
     batches: int
@@ -102,7 +102,7 @@ class Refusal:
     """A trial whose learner refuses its options or its stream; another attempt would fail, too.
 
     Attributes:
-        reason: In one line.
+        reason: in one line.
     """
 
     reason: str

@@ -18,8 +18,8 @@ class Node:
     """A node that is alive.
 
     Attributes:
-        id: Ray's id.
-        address: Its IP address.
+        id: ray's id.
+        address: its IP address.
         cpus: CPUs as Ray counts them.
         gpus: GPUs as Ray counts them.
     """

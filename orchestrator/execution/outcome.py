@@ -15,10 +15,10 @@ class Outcome:
     """How the trials of a plan ended.
 
     Attributes:
-        plan: The trials.
-        fates: Trial's key → fate, of the trials that finished, failed or were stopped.
-        spent: Hours and money, in words; empty without a price and a budget.
-        budget_arguments: The `key=value` arguments that raise the budget; empty unless it left trials out.
+        plan: the trials.
+        fates: trial's key → fate, of the trials that finished, failed or were stopped.
+        spent: hours and money, in words; empty without a price and a budget.
+        budget_arguments: the `key=value` arguments that raise the budget; empty unless it left trials out.
     """
 
     plan: Plan

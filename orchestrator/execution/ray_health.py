@@ -30,8 +30,8 @@ def guarded(local: bool, on_ray_lost: Callable[[str], None]) -> Iterator[None]:
     The block may wait for Ray forever; once `on_ray_lost` is called, the block does not return.
 
     Args:
-        local: Whether Ray's processes were started by this one.
-        on_ray_lost: Called with the reason.
+        local: whether Ray's processes were started by this one.
+        on_ray_lost: called with the reason.
     """
     import ray  # after `prepare_environment`
 

@@ -25,8 +25,8 @@ def start_ray(address: str | None) -> None:
     """Start a Ray on this machine, or connect to the cluster at `address`; signals are delivered afterwards.
 
     Raises:
-        OrchestratorError: No cluster answers there.
-        KeyboardInterrupt: From the handler of a signal that came meanwhile; the caller must shut Ray down.
+        OrchestratorError: no cluster answers there.
+        KeyboardInterrupt: from the handler of a signal that came meanwhile; the caller must shut Ray down.
     """
     with signals_deferred(), _ray_handler_disabled():
         _init(address)
@@ -114,11 +114,11 @@ class Cluster:
     """The resources of the Ray that a sweep runs on.
 
     Attributes:
-        cpus: Of all nodes together, including those that an autoscaler may start.
-        gpus: Likewise.
-        node_cpus: The most that one node has.
-        node_gpus: Likewise.
-        local: Whether this command started Ray, and ends it.
+        cpus: of all nodes together, including those that an autoscaler may start.
+        gpus: likewise.
+        node_cpus: the most that one node has.
+        node_gpus: likewise.
+        local: whether this command started Ray, and ends it.
     """
 
     cpus: float
@@ -196,10 +196,10 @@ def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
     """Refuse trials that no node could run: Tune would wait forever.
 
     Args:
-        sweep: The checked configuration.
-        cpus: The most that one node has.
-        gpus: Likewise.
-        where: The node, as the error names it.
+        sweep: the checked configuration.
+        cpus: the most that one node has.
+        gpus: likewise.
+        where: the node, as the error names it.
 
     Raises:
         ConfigError: A trial needs more than a node has.

@@ -39,9 +39,9 @@ class StreamActor:
     A read is addressed by position, so a restarted actor needs no state.
 
     Args:
-        addresses: Where the store may be, as for `localise`; the first that has it is used.
-        store_hash: The store's hash.
-        seeds: The seeds that the store must have; its hash does not depend on them.
+        addresses: where the store may be, as for `localise`; the first that has it is used.
+        store_hash: the store's hash.
+        seeds: the seeds that the store must have; its hash does not depend on them.
     """
 
     def __init__(self, addresses: list[str], store_hash: str, seeds: list[int]) -> None:
@@ -109,7 +109,7 @@ def node_stream_actor(store_hash: str, wait_s: float = _WAIT_S) -> Any:
     """The actor of this process's node; on a node that has just joined, it may start seconds later.
 
     Raises:
-        OrchestratorError: None has started after `wait_s` seconds.
+        OrchestratorError: none has started after `wait_s` seconds.
     """
     node = ray.get_runtime_context().get_node_id()
     until = time.monotonic() + wait_s
@@ -135,15 +135,15 @@ class StreamActors:
     (with all seeds) is copied into the sweep's storage, from which the other nodes fetch it.
 
     Args:
-        store: The store on this node.
-        seeds: The seeds that every node needs.
-        address: Where other nodes find the store; its path on this node if None.
-        root: The sweep's folder, which every node must see.
-        report: Called with a line for each node that joins later.
-        mirror: The address that `root` is a copy of, which every node must reach; None if `root` is no copy.
+        store: the store on this node.
+        seeds: the seeds that every node needs.
+        address: where other nodes find the store; its path on this node if None.
+        root: the sweep's folder, which every node must see.
+        report: called with a line for each node that joins later.
+        mirror: the address that `root` is a copy of, which every node must reach; None if `root` is no copy.
 
     Raises:
-        ConfigError: On entering: a node does not see the sweep's folder, or cannot get the store.
+        ConfigError: on entering: a node does not see the sweep's folder, or cannot get the store.
     """
 
     def __init__(

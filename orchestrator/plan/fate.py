@@ -12,13 +12,13 @@ class Ending(StrEnum):
     """The kinds of ends, by the word that a report shows.
 
     Attributes:
-        FINISHED: The whole stream was learned.
+        FINISHED: the whole stream was learned.
         DIVERGED: A loss or a diagnostic of the seed is not finite.
-        STOPPED: The scheduler stopped the trial.
-        FAILED: The trial raised an error or its process died, and it is not tried again.
-        INTERRUPTED: The command was stopped; the trial can be resumed.
-        UNFINISHED: The trial is still running, or its process was killed.
-        MISSING: Nothing is known of the seed.
+        STOPPED: the scheduler stopped the trial.
+        FAILED: the trial raised an error or its process died, and it is not tried again.
+        INTERRUPTED: the command was stopped; the trial can be resumed.
+        UNFINISHED: the trial is still running, or its process was killed.
+        MISSING: nothing is known of the seed.
     """
 
     FINISHED = "finished"
@@ -38,9 +38,9 @@ class Fate:
     ('diverged at batch 7', 'failed')
 
     Attributes:
-        ending: The kind of end.
-        batch: The batch at which it diverged, or after which it was stopped; else None.
-        reason: Why it failed, in one line; else empty.
+        ending: the kind of end.
+        batch: the batch at which it diverged, or after which it was stopped; else None.
+        reason: why it failed, in one line; else empty.
     """
 
     ending: Ending

@@ -163,7 +163,7 @@ class Interval:
 
     Attributes:
         mean: NaN if n is 0.
-        low: None if n is below 2, for which no interval exists.
+        low: none if n is below 2, for which no interval exists.
         high: as `low`.
         n: seeds with a finite value.
     """

@@ -34,16 +34,16 @@ class Series:
     """A line or points of a panel.
 
     Attributes:
-        label: In the legend, which leaves out an empty label.
+        label: in the legend, which leaves out an empty label.
         x: [n].
         y: [n].
-        low: Lower ends of the intervals [n], NaN without an interval.
-        high: Upper ends [n].
-        style: The number of a colour, line style and marker; None for grey.
-        owner: The row of its configuration in the table; None for a series of several configurations.
-        kind: Line, points, or both.
-        marked: Whether a line has markers, which distinguish it without its colour.
-        hint: The text that the page shows at a point; the label if empty.
+        low: lower ends of the intervals [n], NaN without an interval.
+        high: upper ends [n].
+        style: the number of a colour, line style and marker; None for grey.
+        owner: the row of its configuration in the table; None for a series of several configurations.
+        kind: line, points, or both.
+        marked: whether a line has markers, which distinguish it without its colour.
+        hint: the text that the page shows at a point; the label if empty.
     """
 
     label: str
@@ -63,15 +63,15 @@ class Panel:
     """A pair of axes.
 
     Attributes:
-        title: Above the axes.
-        x_label: Of the x axis.
-        y_label: Of the y axis.
-        series: What is drawn.
-        log_x: Whether the x axis is logarithmic.
+        title: above the axes.
+        x_label: of the x axis.
+        y_label: of the y axis.
+        series: what is drawn.
+        log_x: whether the x axis is logarithmic.
         ticks: (x, text) of the x axis; empty for the default ones.
-        from_zero: Whether the y axis starts at zero.
-        log_y: Whether the y axis is logarithmic; all y are positive.
-        own_colours: Whether its styles differ from those of the other panels.
+        from_zero: whether the y axis starts at zero.
+        log_y: whether the y axis is logarithmic; all y are positive.
+        own_colours: whether its styles differ from those of the other panels.
     """
 
     title: str
@@ -112,10 +112,10 @@ class Chart:
     """Panels side by side.
 
     Attributes:
-        name: Of its files.
-        title: Above the panels.
-        panels: From left to right.
-        empty: The text in a panel without data.
+        name: of its files.
+        title: above the panels.
+        panels: from left to right.
+        empty: the text in a panel without data.
     """
 
     name: str

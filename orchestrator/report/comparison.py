@@ -27,8 +27,8 @@ class PairedDifference:
     """A configuration's objective minus that of the best one, on their common seeds.
 
     Attributes:
-        interval: Mean and 95 % interval of the differences.
-        p: Of the two-sided paired t-test, corrected by Holm for all configurations that are compared with the best
+        interval: mean and 95 % interval of the differences.
+        p: of the two-sided paired t-test, corrected by Holm for all configurations that are compared with the best
             one; None without a test: fewer than two common seeds, or the same difference for all of them.
     """
 
@@ -41,9 +41,9 @@ class PointsTo:
     """The metric `points_to(e)` over seeds.
 
     Attributes:
-        points: Mean and interval if every seed reached the threshold, else empty.
-        reached: The number of seeds that reached it.
-        total: The number of seeds.
+        points: mean and interval if every seed reached the threshold, else empty.
+        reached: the number of seeds that reached it.
+        total: the number of seeds.
     """
 
     points: Interval
@@ -56,17 +56,17 @@ class ComparisonRow:
     """The results of a configuration.
 
     Attributes:
-        configuration: Its runs.
-        objective: Over seeds.
-        final_error: The held-out error after the last task, over seeds.
-        excluded: Seed → its fate, of the seeds that are in no mean.
-        values: Seed → objective, of the other seeds.
-        points_to: Threshold → `points_to`.
-        difference: To the best configuration; None for the best one and for what is not compared with it.
-        test_error: Mean over tasks; None unless it was requested.
-        forward_transfer: Mean over tasks without the first; None if it was not measured.
-        regret: At the end of the stream; None if it was not computed.
-        distilled: Mean share of a learner's targets that an older model of it supplied; None for other learners.
+        configuration: its runs.
+        objective: over seeds.
+        final_error: the held-out error after the last task, over seeds.
+        excluded: seed → its fate, of the seeds that are in no mean.
+        values: seed → objective, of the other seeds.
+        points_to: threshold → `points_to`.
+        difference: to the best configuration; None for the best one and for what is not compared with it.
+        test_error: mean over tasks; None unless it was requested.
+        forward_transfer: mean over tasks without the first; None if it was not measured.
+        regret: at the end of the stream; None if it was not computed.
+        distilled: mean share of a learner's targets that an older model of it supplied; None for other learners.
     """
 
     configuration: ConfigurationRuns
@@ -124,9 +124,9 @@ def compare(sweep: SweepRuns, curves: pd.DataFrame, thresholds: Sequence[float] 
     Configurations that were removed from the sweep are last.
 
     Args:
-        sweep: The sweep's runs.
-        curves: The points of its curves; those of `test_error`, if any, do not affect the order.
-        thresholds: The errors for which `points_to` is computed.
+        sweep: the sweep's runs.
+        curves: the points of its curves; those of `test_error`, if any, do not affect the order.
+        thresholds: the errors for which `points_to` is computed.
     """
     names = [*BY_TASK, ADAPTATION, TRANSFER, REGRET, _DISTILLED, _TEST_ERROR, sweep.objective]
     groups = dict(tuple(curves[curves.metric.isin(names)].groupby("configuration")))

@@ -46,9 +46,9 @@ def with_regret(sweep: SweepRuns, curves: pd.DataFrame, reference: pd.DataFrame 
     """The curves with `regret` of every seed that the reference contains.
 
     Args:
-        sweep: The sweep's runs.
-        curves: The points of its curves.
-        reference: Columns as `hindsight.COLUMNS`; if None, the one that `orchestrator.regret` stored with the sweep.
+        sweep: the sweep's runs.
+        curves: the points of its curves.
+        reference: columns as `hindsight.COLUMNS`; if None, the one that `orchestrator.regret` stored with the sweep.
     """
     if reference is None:
         reference = hindsight_of(sweep)

@@ -24,8 +24,8 @@ class Toggles:
     """What shows or hides a configuration, by its row in the table.
 
     Attributes:
-        models: The ids of the configuration's own models.
-        filters: The ids of filters on models shared with others, each with the configuration's index there.
+        models: the ids of the configuration's own models.
+        filters: the ids of filters on models shared with others, each with the configuration's index there.
     """
 
     models: dict[int, list[str]] = field(default_factory=dict)

@@ -28,14 +28,14 @@ class SweepDocument:
     """The content of the document; every key is present, also for a command that was rejected.
 
     Attributes:
-        sweep: The sweep's name; None if the command did not read it.
-        exit_code: The command's.
-        metric: The objective.
-        report: The report; None if it was not written.
-        failed: The failed trials, with the reason.
-        folder: The folder of the chunk files.
-        problems: One line each; of a rejected command, its faults.
-        resume: The command that resumes the sweep; None if nothing is left to do.
+        sweep: the sweep's name; None if the command did not read it.
+        exit_code: the command's.
+        metric: the objective.
+        report: the report; None if it was not written.
+        failed: the failed trials, with the reason.
+        folder: the folder of the chunk files.
+        problems: one line each; of a rejected command, its faults.
+        resume: the command that resumes the sweep; None if nothing is left to do.
     """
 
     sweep: str | None

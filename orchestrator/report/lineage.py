@@ -24,9 +24,9 @@ class Ancestor:
     """A stage of the training that led to a member's final state.
 
     Attributes:
-        start: The first datapoint of the stage.
-        member: The label of the member that learned it.
-        values: The values that it was learned with.
+        start: the first datapoint of the stage.
+        member: the label of the member that learned it.
+        values: the values that it was learned with.
     """
 
     start: int
@@ -39,12 +39,12 @@ class MemberHistory:
     """A member's values over time.
 
     Attributes:
-        label: The member's.
-        configuration: The hash of its configuration.
-        starts: The batches at which its values changed.
-        values: The values from each of these batches on.
-        parents: The label of the member that was copied at each of these batches; "" at the first.
-        stop: The number of batches that the member has seen.
+        label: the member's.
+        configuration: the hash of its configuration.
+        starts: the batches at which its values changed.
+        values: the values from each of these batches on.
+        parents: the label of the member that was copied at each of these batches; "" at the first.
+        stop: the number of batches that the member has seen.
     """
 
     label: str
@@ -83,7 +83,7 @@ class Lineage:
         """The stages that led to a member's final state, first to last.
 
         Args:
-            configuration: The hash of the member's configuration.
+            configuration: the hash of the member's configuration.
 
         Returns:
             The stages; None if the population has no such member.

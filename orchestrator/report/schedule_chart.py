@@ -18,10 +18,10 @@ def schedule(
     """One panel for each option that changes in each population, against batches; None without a population.
 
     Args:
-        name: The sweep's.
-        rows: The table, which has the members' rows and colours.
-        curves: The points of all curves, which show how many batches each member has seen.
-        lineages: Of the populations.
+        name: the sweep's.
+        rows: the table, which has the members' rows and colours.
+        curves: the points of all curves, which show how many batches each member has seen.
+        lineages: of the populations.
     """
     online = curves[curves.metric == "online_error"]
     batches = {str(key): int(step) + 1 for key, step in online.groupby("configuration").step.max().items()}

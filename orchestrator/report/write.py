@@ -33,15 +33,15 @@ class Report:
     """A report that was written.
 
     Attributes:
-        folder: Where it was written.
-        paths: The files.
-        table: The comparison as text.
-        summary: One row per configuration, the best one first.
-        best: The label of the best configuration; None if none finished with every seed.
-        problems: One line each.
-        rows: The comparison, the best configuration first.
-        run_id: The sweep's own run.
-        explanation: The lineage of the best configuration if it is a population member, else empty.
+        folder: where it was written.
+        paths: the files.
+        table: the comparison as text.
+        summary: one row per configuration, the best one first.
+        best: the label of the best configuration; None if none finished with every seed.
+        problems: one line each.
+        rows: the comparison, the best configuration first.
+        run_id: the sweep's own run.
+        explanation: the lineage of the best configuration if it is a population member, else empty.
     """
 
     folder: Path
@@ -70,17 +70,17 @@ def write_report(
     `copies.csv` of a sweep with populations.
 
     Args:
-        name: The sweep; the newest one if None.
-        uri: The tracking URI.
-        out: The folder, which is created if it does not exist.
-        experiment: The only experiment to search; all if None.
-        test: Show the test errors. Only after all choices are made: they must not affect a choice.
-        thresholds: The errors for which `points_to` is computed.
-        dpi: Pixels per inch of the .png figures, which are 7.2 inches wide.
+        name: the sweep; the newest one if None.
+        uri: the tracking URI.
+        out: the folder, which is created if it does not exist.
+        experiment: the only experiment to search; all if None.
+        test: show the test errors. Only after all choices are made: they must not affect a choice.
+        thresholds: the errors for which `points_to` is computed.
+        dpi: pixels per inch of the .png figures, which are 7.2 inches wide.
 
     Raises:
-        SweepNotFound, TrackingError: The sweep cannot be read.
-        OrchestratorError: The folder cannot be written, or there are no test errors.
+        SweepNotFound, TrackingError: the sweep cannot be read.
+        OrchestratorError: the folder cannot be written, or there are no test errors.
     """
     sweep = reader.find_sweep(name, uri, experiment)
     curves = with_regret(sweep, with_adaptation(sweep, reader.curves_of(sweep)))

@@ -35,17 +35,17 @@ def run_sweep(
     """Run a sweep to its end, and report on it.
 
     Args:
-        sweep: The configuration as nested mappings or as a YAML file; the quickstart if None.
+        sweep: the configuration as nested mappings or as a YAML file; the quickstart if None.
         overrides: `key=value` arguments, as on the command line.
-        local: Start a new Ray even if `RAY_ADDRESS` names a cluster.
-        rerun: Delete the results of earlier runs of this sweep, and run everything again.
-        resume: The name of a sweep that was started before; it continues with its configuration.
-        quiet: Write nothing to standard error while it runs.
-        on_ray_lost: Called with the result if Ray dies while trials run, after which the process ends with exit code
+        local: start a new Ray even if `RAY_ADDRESS` names a cluster.
+        rerun: delete the results of earlier runs of this sweep, and run everything again.
+        resume: the name of a sweep that was started before; it continues with its configuration.
+        quiet: write nothing to standard error while it runs.
+        on_ray_lost: called with the result if Ray dies while trials run, after which the process ends with exit code
             130 (calls that wait for Ray never return); the result's text is printed if None.
 
     Raises:
-        OrchestratorError, StreamsError: Bad input, one line for each fault; nothing was started. So do arguments that
+        OrchestratorError, StreamsError: bad input, one line for each fault; nothing was started. So do arguments that
             exclude each other: `sweep` beside `resume`.
         KeyboardInterrupt: A signal came before there was anything to report on, or while the report was written.
     """
@@ -68,7 +68,7 @@ def _earlier_sweep(name: str, overrides: Sequence[str]) -> Sweep:
     """The sweep of this name; `storage=…` says where its folder is, other overrides change the sweep.
 
     Raises:
-        ConfigError: There is none, or an override is not allowed, such as another name.
+        ConfigError: there is none, or an override is not allowed, such as another name.
     """
     changes = overridden({}, [override for override in overrides if override.startswith("storage=")])
     storage = str(changes.get("storage", "results"))
@@ -85,7 +85,7 @@ def forecast(sweep: Sweep, output: Output | None = None, rerun: bool = False) ->
     """What `--plan` prints: each trial with its hash and what is done of it (with `rerun` nothing), and the cost.
 
     Raises:
-        OrchestratorError, StreamsError: What a run would refuse, except what only MLflow or Ray can know.
+        OrchestratorError, StreamsError: what a run would refuse, except what only MLflow or Ray can know.
     """
     from orchestrator.sweep import forecast  # torch: it measures a few batches
 

@@ -33,13 +33,13 @@ class Cost:
     """The cost of one trial.
 
     Attributes:
-        batches: Batches of the stream.
-        seconds: Seconds of learning on this machine's CPU.
-        gradient_evaluations_per_datapoint: Gradient evaluations of a replicate, divided by its datapoints.
-        disk_bytes: Bytes that it leaves on disk.
-        checkpoints: The number of checkpoints besides the last one, which are among these bytes.
-        learner_bytes: Bytes of each checkpoint.
-        problem: Why the cost cannot be measured, or empty; all but `batches` is 0 then.
+        batches: batches of the stream.
+        seconds: seconds of learning on this machine's CPU.
+        gradient_evaluations_per_datapoint: gradient evaluations of a replicate, divided by its datapoints.
+        disk_bytes: bytes that it leaves on disk.
+        checkpoints: the number of checkpoints besides the last one, which are among these bytes.
+        learner_bytes: bytes of each checkpoint.
+        problem: why the cost cannot be measured, or empty; all but `batches` is 0 then.
     """
 
     batches: int
@@ -129,10 +129,10 @@ class _Sample:
     """A part of the work that was measured.
 
     Attributes:
-        number: Its size, in batches.
-        seconds: How long it took.
-        gradients: Gradient evaluations.
-        without_ends: Whether it contains no start or end of a task.
+        number: its size, in batches.
+        seconds: how long it took.
+        gradients: gradient evaluations.
+        without_ends: whether it contains no start or end of a task.
     """
 
     number: int = 0

@@ -39,12 +39,12 @@ class ForecastRow:
     """A trial, or trials that are still to be drawn.
 
     Attributes:
-        trial: The trial, or one that might be drawn.
-        state: Its state; `begun` if it has a chunk file and has not ended.
-        batches_done: The batches in its newest chunk file.
-        cost: Of one whole trial.
-        count: The number of trials.
-        study: The study that will draw them; None for a trial that exists.
+        trial: the trial, or one that might be drawn.
+        state: its state; `begun` if it has a chunk file and has not ended.
+        batches_done: the batches in its newest chunk file.
+        cost: of one whole trial.
+        count: the number of trials.
+        study: the study that will draw them; None for a trial that exists.
     """
 
     trial: Trial
@@ -93,13 +93,13 @@ class Forecast:
     """The trials of a sweep, and the cost of those that are left.
 
     Attributes:
-        sweep: The checked configuration.
-        plan: The trials, and what will be drawn.
-        root: The sweep's folder.
-        rows: One for each trial, and for each study that has trials to draw.
-        slots: Trials that run simultaneously on this machine.
-        memory: Bytes of a learner actor, approximately.
-        ledger: The price, the budget, and what is spent.
+        sweep: the checked configuration.
+        plan: the trials, and what will be drawn.
+        root: the sweep's folder.
+        rows: one for each trial, and for each study that has trials to draw.
+        slots: trials that run simultaneously on this machine.
+        memory: bytes of a learner actor, approximately.
+        ledger: the price, the budget, and what is spent.
     """
 
     sweep: Sweep
@@ -249,10 +249,10 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = Fal
     """Read the sweep's folder, and measure a few batches of each kind of configuration.
 
     Args:
-        sweep: The checked configuration.
-        journal: The plan, and the sweep's folder.
-        store: The task store.
-        rerun: Whether all trials will run again.
+        sweep: the checked configuration.
+        journal: the plan, and the sweep's folder.
+        store: the task store.
+        rerun: whether all trials will run again.
     """
     plan, root = journal.plan, journal.root
     examples = {study.key: _any_trial(study) for study in plan.studies}

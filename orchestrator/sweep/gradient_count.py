@@ -38,9 +38,9 @@ class GradientCount:
     """Gradient evaluations of one replicate on a whole stream.
 
     Attributes:
-        pretraining: Before the stream.
-        updates: In `update`.
-        ends: In `end_task`.
+        pretraining: before the stream.
+        updates: in `update`.
+        ends: in `end_task`.
     """
 
     pretraining: float

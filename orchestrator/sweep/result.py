@@ -29,7 +29,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended a sweep after its start, and no report was written.
 
     Attributes:
-        resume: The command that resumes the sweep.
+        resume: the command that resumes the sweep.
     """
 
     def __init__(self, resume: str) -> None:
@@ -42,8 +42,8 @@ def resumable(sweep: Sweep, root: Path) -> Iterator[None]:
     """Inside this block the sweep's folder `root` exists: a signal or a full disk names the command that resumes it.
 
     Raises:
-        Interrupted: Instead of a KeyboardInterrupt.
-        DiskFullError: With its `resume`, instead of any error that a full disk caused.
+        Interrupted: instead of a KeyboardInterrupt.
+        DiskFullError: with its `resume`, instead of any error that a full disk caused.
     """
     try:
         yield
@@ -62,15 +62,15 @@ class SweepResult:
     """The result of a sweep.
 
     Attributes:
-        name: The sweep.
-        summary: One row per configuration, as in the report's `summary.csv`.
-        best: The label of the configuration with the lowest objective; None if none is usable.
-        folder: The folder of chunk files and report.
-        report: The folder of the report.
-        text: What the command prints at its end.
-        problems: One line each.
-        exit_code: An `ExitCode`.
-        json: All of it as one document; docs/sweeps.md describes its keys.
+        name: the sweep.
+        summary: one row per configuration, as in the report's `summary.csv`.
+        best: the label of the configuration with the lowest objective; None if none is usable.
+        folder: the folder of chunk files and report.
+        report: the folder of the report.
+        text: what the command prints at its end.
+        problems: one line each.
+        exit_code: an `ExitCode`.
+        json: all of it as one document; docs/sweeps.md describes its keys.
     """
 
     name: str
@@ -100,11 +100,11 @@ def report_on(
     """The result of a sweep, with a report on what MLflow holds of it.
 
     Args:
-        sweep: The checked configuration.
-        journal: The plan, and the sweep's folder.
-        outcome: How its trials ended.
-        untracked: Failures to write to MLflow.
-        stop_request: Whether the sweep was stopped, and why.
+        sweep: the checked configuration.
+        journal: the plan, and the sweep's folder.
+        outcome: how its trials ended.
+        untracked: failures to write to MLflow.
+        stop_request: whether the sweep was stopped, and why.
     """
     mirror = journal.mirror
     root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here, too
@@ -123,11 +123,11 @@ class _Ending:
     """The end of a sweep, from which its result is made.
 
     Attributes:
-        sweep: The checked configuration.
-        outcome: How its trials ended.
-        stop_request: Whether it was stopped, and why.
-        root: The folder on this machine.
-        shown: Where the trials' files are, as the user is shown it.
+        sweep: the checked configuration.
+        outcome: how its trials ended.
+        stop_request: whether it was stopped, and why.
+        root: the folder on this machine.
+        shown: where the trials' files are, as the user is shown it.
     """
 
     sweep: Sweep

@@ -19,13 +19,13 @@ def artifacts(client: Any, run_id: str, step: int | None) -> list[str]:
     """The artifacts that hold a learner, one for each stack of seeds; empty before the end of the stream.
 
     Args:
-        client: Of MLflow.
+        client: of MLflow.
         run_id: A configuration's run.
-        step: The number of batches that the learner has seen; `LAST` for the whole stream.
+        step: the number of batches that the learner has seen; `LAST` for the whole stream.
 
     Raises:
-        ArtifactError: The run is out of reach.
-        OrchestratorError: No checkpoint of this step was kept.
+        ArtifactError: the run is out of reach.
+        OrchestratorError: no checkpoint of this step was kept.
     """
     stacks: dict[PurePosixPath, dict[int | None, str]] = {}
     for file in artifact_files(client, run_id, _FOLDER):
@@ -45,7 +45,7 @@ def beside(path: Path, step: int | None) -> Path:
     """The checkpoint file of a step in the folder of another checkpoint file.
 
     Raises:
-        OrchestratorError: There is none.
+        OrchestratorError: there is none.
     """
     if step is None or retention.step(path.name) == step:
         return path

@@ -333,7 +333,7 @@ def artifact(client: Any, run_id: str, path: str, folder: str) -> Path:
     """Download an artifact of a run into a folder, and return the path of the file.
 
     Raises:
-        ArtifactError: The artifact is missing or out of reach.
+        ArtifactError: the artifact is missing or out of reach.
     """
     with _as_artifact_error():
         return Path(client.download_artifacts(run_id, path, folder))
@@ -343,8 +343,8 @@ def artifact_text(client: Any, run_id: str, path: str) -> str:
     """The content of a text file among a run's artifacts.
 
     Raises:
-        ArtifactError: The artifact is missing or out of reach.
-        UnicodeDecodeError: The file is not UTF-8.
+        ArtifactError: the artifact is missing or out of reach.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     with tempfile.TemporaryDirectory() as folder:
         return artifact(client, run_id, path, folder).read_text(encoding="utf-8")
@@ -354,7 +354,7 @@ def artifact_files(client: Any, run_id: str, folder: str) -> list[str]:
     """The paths of all files below a folder of a run's artifacts.
 
     Raises:
-        ArtifactError: The run is missing, or its artifacts are out of reach.
+        ArtifactError: the run is missing, or its artifacts are out of reach.
     """
     with _as_artifact_error():
         entries = client.list_artifacts(run_id, folder)
@@ -366,7 +366,7 @@ def history(client: Any, run_id: str, metric: str) -> dict[int, float]:
     """A metric of a run: step → value.
 
     Raises:
-        ArtifactError: The run is missing or out of reach.
+        ArtifactError: the run is missing or out of reach.
     """
     with _as_artifact_error():
         return {point.step: point.value for point in client.get_metric_history(run_id, metric)}
