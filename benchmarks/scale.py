@@ -150,9 +150,9 @@ def result_weight() -> Iterator[str]:
 
 def mlflow_rate(uri: str, name: str, server: int | None = None) -> Iterator[str]:
     """The CPU time of a point, in batches of a thousand, here and in the server's process (and its children)."""
-    from orchestrator.tracking.batches import write
     from orchestrator.tracking.database import connect, experiment_id, prepare
     from orchestrator.tracking.points import Point
+    from orchestrator.tracking.requests import write
 
     prepare(uri)
     client = connect(uri)

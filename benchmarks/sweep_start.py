@@ -66,9 +66,9 @@ def _one() -> dict[str, float]:
 
 
 def _first_update(trial: Path) -> float:
-    from orchestrator.storage import trial_files
+    from orchestrator.storage import chunk_files
 
-    newest = trial_files.newest(trial)
+    newest = chunk_files.newest(trial)
     assert newest is not None
     return float(newest.curves.chunks["time_ms"][0]) / 1_000
 

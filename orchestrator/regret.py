@@ -19,9 +19,9 @@ from orchestrator.errors import OrchestratorError, fault
 from orchestrator.protocol import metrics
 from orchestrator.report.derived_curves import with_regret
 from orchestrator.tracking import reader, tables
-from orchestrator.tracking.batches import write
 from orchestrator.tracking.points import REGRET, Point
 from orchestrator.tracking.reader import SweepRuns
+from orchestrator.tracking.requests import write
 from orchestrator.tracking.tables import HINDSIGHT_FILE
 from streams.command_line import CommandLine, command
 

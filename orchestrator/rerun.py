@@ -18,10 +18,10 @@ from orchestrator.plan import plan
 from orchestrator.plan.plan import Configuration
 from orchestrator.protocol.curves import Curves
 from orchestrator.tracking import provenance
-from orchestrator.tracking.batches import search
 from orchestrator.tracking.database import DEFAULT_URI, first_line, open_existing
 from orchestrator.tracking.points import BY_TASK, seed_points
 from orchestrator.tracking.reader import ArtifactError, artifact_text, find, history
+from orchestrator.tracking.requests import search
 from orchestrator.tracking.runs import CONFIGURATION_FILE, PARENT
 from streams import recipes
 from streams.build import cached

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from orchestrator.config.constraints import check_budget, check_options, check_scheduler, check_size, stream_facts
+from orchestrator.config.cross_checks import check_budget, check_options, check_scheduler, check_size, stream_facts
 from orchestrator.config.schedulers import SCHEDULERS, Scheduler
 from orchestrator.config.schema import Document, LearnerSpec, Sweep
 from orchestrator.config.search_space import is_space, read_space

@@ -22,7 +22,7 @@ from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.source import StackedDatapoints, StreamShape, StreamSource
 from orchestrator.search.population.decisions import fitness
 from orchestrator.search.population.segments import LostStateError
-from orchestrator.storage import retention, trial_files
+from orchestrator.storage import chunk_files, retention
 from orchestrator.storage.mirror import TrialCopy
 from orchestrator.storage.trial_log import TrialLog, note_machine
 from orchestrator.system import hardware
@@ -145,7 +145,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         self._copy = None if spec.address is None else TrialCopy(spec.address)
         self._folder = Path(spec.folder) if self._copy is None else self._copy.folder
         with disk_full_as_error(self._folder):
-            self._attempt = trial_files.claim(self._folder)
+            self._attempt = chunk_files.claim(self._folder)
             if self._copy is not None:
                 self._copy.claim(self._attempt)
             self._log = TrialLog(self._folder, f"attempt {self._attempt}")
@@ -176,7 +176,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
     def _load(self) -> None:
         """Build the protocol, and load the newest chunk file; at a segment's start, enter the segment."""
-        plan, chunk = self._spec.segments, trial_files.newest(self._folder, self._device, self._remarks)
+        plan, chunk = self._spec.segments, chunk_files.newest(self._folder, self._device, self._remarks)
         for remark in self._remarks:
             self._log.say(remark)
         segment = None if plan is None else plan.segment(0 if chunk is None else chunk.batches)
@@ -213,13 +213,13 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         except (ValueError, OrchestratorError) as error:
             raise NotBuiltError(" ".join(str(error).split()) or type(error).__name__) from error
 
-    def _chunk_of(self, member: str, batches: int) -> trial_files.Chunk | None:
+    def _chunk_of(self, member: str, batches: int) -> chunk_files.Chunk | None:
         """The newest undamaged chunk of a population member, of at most this number of batches."""
         if self._copy is None:
-            return trial_files.load_at_most(self._folder.parent / member, batches, self._device)
+            return chunk_files.load_at_most(self._folder.parent / member, batches, self._device)
         copy = TrialCopy(self._spec.parents[member])
         try:
-            return trial_files.load_at_most(copy.folder, batches, self._device)
+            return chunk_files.load_at_most(copy.folder, batches, self._device)
         finally:
             copy.close()
 
@@ -236,7 +236,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         protocol, configuration = self._protocol, self._spec.trial.configuration
         with disk_full_as_error(self._folder):
             if protocol.finished or protocol.batches in self._kept:
-                name = trial_files.LEARNER_FILE if protocol.finished else retention.file_name(protocol.batches)
+                name = chunk_files.LEARNER_FILE if protocol.finished else retention.file_name(protocol.batches)
                 path = self._folder / name
                 if advanced or not checkpoint.is_intact(path):
                     learner, network = configuration.learner, configuration.network
@@ -246,7 +246,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             if advanced:
                 keep = () if self._spec.segments is None else self._spec.segments.kept_steps
                 state = protocol.state_dict()
-                trial_files.write(self._folder, self._attempt, state, protocol.curves, protocol.finished, keep)
+                chunk_files.write(self._folder, self._attempt, state, protocol.curves, protocol.finished, keep)
         if self._copy is not None:
             self._copy.push(self._attempt)
 

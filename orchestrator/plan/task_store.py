@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 
-from orchestrator.config.constraints import check_interval, check_with_store
+from orchestrator.config.cross_checks import check_interval, check_with_store
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
 from orchestrator.protocol.source import StoreSource, StreamShape

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.config.schema import Budget, Price, Sweep
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,6 @@ def seconds_on_disk(root: Path) -> dict[str, float]:
     seconds = {}
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         with suppress(FileNotFoundError):  # the folder of Ray Tune, which is deleted when the sweep ends
-            if (chunk := trial_files.newest(folder)) is not None:
+            if (chunk := chunk_files.newest(folder)) is not None:
                 seconds[folder.name] = float(chunk.curves.chunks["seconds"].sum())
     return seconds

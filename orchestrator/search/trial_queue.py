@@ -15,7 +15,7 @@ from orchestrator.search.asha import Asha
 from orchestrator.search.ledger import Ledger, Rates
 from orchestrator.search.population.generations import Generations
 from orchestrator.search.population.segments import SegmentPlan
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class TrialQueue:
         """Restore the results of earlier commands."""
         stopped = self._journal.stopped()
         for trial in self._journal.plan.trials:
-            chunk = trial_files.newest(trial.folder(self._journal.root))
+            chunk = chunk_files.newest(trial.folder(self._journal.root))
             if chunk is None:
                 continue
             reports = metrics.objective_by_chunk(chunk.curves, self._metric)

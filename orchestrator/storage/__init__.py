@@ -1,1 +1,1 @@
-"""The folder of a sweep: journal, trial files, and copies at an address."""
+"""The folder of a sweep: journal, chunk files, and copies at an address."""

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from orchestrator.errors import ConfigError, DiskFullError, disk_full_line, fault, is_disk_full
 from orchestrator.plan import identity
 from orchestrator.plan.plan import Plan, Trial
-from orchestrator.storage import atomic, trial_files
+from orchestrator.storage import atomic, chunk_files
 from orchestrator.storage.lease import hold_lease
 from orchestrator.storage.mirror import Mirror
 
@@ -181,11 +181,11 @@ class Journal:
                 at = int(json.loads((folder / STOPPED).read_text(encoding="utf-8"))["batches"])
             except atomic.DAMAGE:
                 # The file exists, so the trial was stopped; its newest chunk file says when.
-                newest = trial_files.newest(folder)
+                newest = chunk_files.newest(folder)
                 if newest is None or not newest.finished:
                     stops[trial.key] = 0 if newest is None else newest.batches
             else:
-                if trial_files.newest_step(folder) <= at:
+                if chunk_files.newest_step(folder) <= at:
                     stops[trial.key] = at
         return stops
 
@@ -199,10 +199,10 @@ class Journal:
         keys = set()
         for trial in self.plan.trials:
             folder = trial.folder(self.root)
-            learner = folder / trial_files.LEARNER_FILE
+            learner = folder / chunk_files.LEARNER_FILE
             if quarantined is not None or learner.exists():
-                newest = trial_files.newest(folder, quarantined=quarantined)
-                if newest is not None and newest.finished and trial_files.is_intact(learner):
+                newest = chunk_files.newest(folder, quarantined=quarantined)
+                if newest is not None and newest.finished and chunk_files.is_intact(learner):
                     keys.add(trial.key)
         return keys
 

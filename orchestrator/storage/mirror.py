@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.plan import sweep_folder
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.remote_folder import RemoteFolder, address_faults, complete_files, download
 from streams.store.address import is_address, join, without_keys
 from streams.store.cache import cache_folder, locked
@@ -166,7 +166,7 @@ class TrialCopy:
             or _first_line(self._remote.read(self._claim.name)) != self._owner
         ):
             rule = f"attempt {attempt} was superseded; it writes nothing more"
-            raise trial_files.SupersededError(f"{self._remote.shown}: {rule}")
+            raise chunk_files.SupersededError(f"{self._remote.shown}: {rule}")
         stamps = self._stamps()
         changed = [path for path, stamp in stamps.items() if self._uploaded.get(path) != stamp]
         for path in sorted(changed, key=lambda path: (path.name.startswith("chunk-"), path.name)):

@@ -18,7 +18,7 @@ from orchestrator.errors import is_disk_full
 from orchestrator.plan.plan import Configuration, Trial
 from orchestrator.protocol import online
 from orchestrator.protocol.source import StoreSource, StreamShape
-from orchestrator.storage import atomic, retention, trial_files
+from orchestrator.storage import atomic, chunk_files, retention
 from orchestrator.sweep.gradient_count import GradientCount, count, one_pass, pretraining_steps, warm_up
 from streams.errors import UserError
 from streams.store.canonical_json import canonical
@@ -218,7 +218,7 @@ def _unknown(trial: Trial, sweep: Sweep, store: TaskStore, error: Exception) -> 
 
 def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / trial_files.LEARNER_FILE
+        path = Path(folder) / chunk_files.LEARNER_FILE
         checkpoint.save(path, of.learner, run.learner, of.network, (1, 1, 1))
         return path.stat().st_size
 
@@ -226,6 +226,6 @@ def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:
 def _disk_bytes(run: online.OnlineProtocol) -> int:
     """The bytes of two chunk files at the end of the stream: the present state, and curves of all batches."""
     with tempfile.TemporaryDirectory() as folder:
-        present = trial_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
+        present = chunk_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
     curves = sum(array.nbytes for array in run.curves.by_batch.values())
-    return trial_files.KEPT * (present + round(curves * (run.total_batches / run.batches - 1)))
+    return chunk_files.KEPT * (present + round(curves * (run.total_batches / run.batches - 1)))

@@ -25,7 +25,7 @@ from orchestrator.plan.plan import Plan, Study, Trial
 from orchestrator.report.json_document import FORMAT
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.cost import Cost, estimate
 from orchestrator.system.hardware import size
@@ -282,7 +282,7 @@ def _here(sweep: Sweep) -> tuple[int, int]:
 
 
 def _row(trial: Trial, states: Mapping[str, State], costs: Mapping[str, Cost], root: Path | None) -> ForecastRow:
-    newest = None if root is None else trial_files.newest(trial.folder(root))
+    newest = None if root is None else chunk_files.newest(trial.folder(root))
     done = 0 if newest is None else newest.batches
     return ForecastRow(trial, states.get(trial.key, "begun" if done else "waiting"), done, costs[trial.key])
 

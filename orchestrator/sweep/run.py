@@ -28,7 +28,7 @@ from orchestrator.protocol.source import StoreSource
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members, quarantine_if_damaged, write_missing_files
 from orchestrator.search.trial_queue import TrialQueue
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
 from orchestrator.sweep.result import SweepResult, report_on, resumable, resume_command
@@ -199,7 +199,7 @@ def _show_earlier_objectives(context: SweepContext, progress: Progress) -> None:
     """Report the objectives of trials that ended before, for the leaders on a screen."""
     ended = context.outcome.ended
     for trial in context.journal.plan.trials:
-        if trial.key in ended and (chunk := trial_files.newest(trial.folder(context.journal.root))) is not None:
+        if trial.key in ended and (chunk := chunk_files.newest(trial.folder(context.journal.root))) is not None:
             values = metrics.objective(chunk.curves, context.metric)
             progress.measured(trial.key, () if values is None else values.tolist())
 

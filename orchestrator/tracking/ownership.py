@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.identity import differences, fields
 from orchestrator.plan.plan import Plan
-from orchestrator.tracking.batches import search
 from orchestrator.tracking.database import connect, experiment_id, in_one_line
 from orchestrator.tracking.names import sweep_key
+from orchestrator.tracking.requests import search
 from streams.store.canonical_json import canonical, digest
 
 HASH, IDENTITY = "foml.identity", "foml.identity_json"

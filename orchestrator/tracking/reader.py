@@ -15,9 +15,9 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.errors import OrchestratorError, fault
-from orchestrator.tracking.batches import search
 from orchestrator.tracking.database import DEFAULT_URI, first_line, in_one_line, open_existing
 from orchestrator.tracking.names import from_text, sweep_key, unlisted
+from orchestrator.tracking.requests import search
 from orchestrator.tracking.runs import PARENT, POPULATION, REMOVED, STOPPED_AT
 from orchestrator.tracking.tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
 

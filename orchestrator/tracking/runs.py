@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.plan import RESULTS_VERSION, Configuration, Plan, Trial
 from orchestrator.tracking import ownership, tables
-from orchestrator.tracking.batches import RunBatches, cut, search
 from orchestrator.tracking.names import listed, parameters, sweep_key
+from orchestrator.tracking.requests import RunBatches, cut, search
 from streams.store.canonical_json import digest
 
 if TYPE_CHECKING:

@@ -189,9 +189,9 @@ class SweepSync:
 
     def _fill(self, tracked: TrackedTrial) -> None:
         """Take the curves of the newest chunk file, if it is longer."""
-        from orchestrator.storage import trial_files  # imports torch
+        from orchestrator.storage import chunk_files  # imports torch
 
-        chunk = trial_files.newest(self._folder(tracked))
+        chunk = chunk_files.newest(self._folder(tracked))
         if chunk is not None and chunk.batches > self._curves(tracked).batches:
             tracked.curves = chunk.curves
 
@@ -258,9 +258,9 @@ class SweepSync:
 
     def _measured(self, tracked: TrackedTrial) -> tuple[Curves, list[list[tracking_points.Point]]]:
         """A finished trial's curves, and for each of its seeds the points that exist only at the end."""
-        from orchestrator.storage import trial_files
+        from orchestrator.storage import chunk_files
 
-        chunk = trial_files.newest(self._folder(tracked))
+        chunk = chunk_files.newest(self._folder(tracked))
         if chunk is None or not chunk.finished:
             raise ValueError(f"no chunk file in {self._folder(tracked)} is of a finished trial")
         curves, size = chunk.curves, tracked.trial.configuration.batch_size

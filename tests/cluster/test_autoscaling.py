@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from orchestrator import ship
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 
 from . import hosts as hosts_of
 from .conftest import ROOT, hosts_or_skip
@@ -91,5 +91,5 @@ def test_nodes_start_when_a_sweep_requests_gpus(host: Hosts, monkeypatch: pytest
     assert "2 at a time" in output
     assert output.count("joined: ") >= 1
     trials = {path.parent for path in (host.shared / "results/scaled").glob("*/chunk-*.pt")}
-    newest = [trial_files.newest(path) for path in trials]
+    newest = [chunk_files.newest(path) for path in trials]
     assert [chunk is not None and chunk.finished for chunk in newest] == [True, True]

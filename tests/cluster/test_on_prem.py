@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 
 from .conftest import ROOT, OnPrem
 
@@ -99,7 +99,7 @@ def complete(cluster: OnPrem, name: str, batches: int) -> None:
     folders = {path.parent for path in results(cluster, name).glob("*/chunk-*.pt")}
     assert len(folders) == 3
     for folder in folders:
-        done = trial_files.newest(folder)
+        done = chunk_files.newest(folder)
         assert done is not None and done.finished
         assert done.curves.batches == batches
 

@@ -38,8 +38,8 @@ EVERYDAY = set(
     re.findall(
         r"\w+",
         """
-        api architecture architectures arguments atomic build cache callbacks canonical celeba chart charts checks
-        cifar100 cli cluster comparison console constraints context conv cost count cuda database decisions decode
+        api architecture architectures arguments atomic build cache callbacks canonical celeba chart charts checks cross requests
+        cifar100 cli cluster comparison console context conv cost count cuda database decisions decode
         derived determinism doctor document downloads expand foml forecast ftl ftml graphs hardware health html
         identity inspect jobs kubernetes launcher line load lwf messages mnist model models optim optuna output
         ownership pcoc processes progress publish queue rainbow randomness reader registry rerun schema screen

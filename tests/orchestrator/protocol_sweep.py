@@ -14,7 +14,7 @@ from orchestrator.plan.plan import Trial, sweep_folder
 from orchestrator.plan.task_store import open_store
 from orchestrator.protocol import online
 from orchestrator.protocol.curves import Curves
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 
 CHUNK = 4
@@ -36,15 +36,15 @@ def compute(
     for index, trial in enumerate(journal.plan.trials):
         of = trial.configuration
         run = online.assemble(store, of.learner, of.options, list(trial.seeds), of.batch_size, of.network)
-        attempt = trial_files.claim(trial.folder(root))
+        attempt = chunk_files.claim(trial.folder(root))
         stop = until(index)
         while not run.finished:
             run.advance(CHUNK)
             if stop is None or run.batches <= stop:
                 if run.finished:
-                    path = trial.folder(root) / trial_files.LEARNER_FILE
+                    path = trial.folder(root) / chunk_files.LEARNER_FILE
                     checkpoint.save(path, of.learner, run.learner, of.network, store.shape)
-                trial_files.write(trial.folder(root), attempt, run.state_dict(), run.curves, run.finished)
+                chunk_files.write(trial.folder(root), attempt, run.state_dict(), run.curves, run.finished)
         whole[trial.key] = run.curves
     return root, journal.plan.trials, whole
 

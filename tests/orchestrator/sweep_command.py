@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 
 from orchestrator.protocol import online as protocol
 from orchestrator.protocol.curves import Curves
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.sweep import __main__
 from orchestrator.tracking.reader import load_curves
 from streams import recipes
@@ -96,7 +96,7 @@ def trials(folder: Path, name: str) -> list[Path]:
 
 
 def curves_of(folder: Path, name: str) -> dict[str, Curves]:
-    newest = {path.name: trial_files.newest(path) for path in trials(folder, name)}
+    newest = {path.name: chunk_files.newest(path) for path in trials(folder, name)}
     return {key: chunk.curves for key, chunk in newest.items() if chunk is not None and chunk.finished}
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.plan.plan import Configuration, Plan, Trial
 from orchestrator.protocol.curves import Curves
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.tracking import writer as tracking
 from streams.store.canonical_json import digest
 
@@ -55,11 +55,11 @@ class SyntheticSweep:
         folder = trial.folder(self.root)
         whole = self.whole[trial.key]
         stop = whole.batches if stop is None else stop
-        attempt = trial_files.claim(folder)
+        attempt = chunk_files.claim(folder)
         finished = stop == whole.batches
         if finished:
-            (folder / trial_files.LEARNER_FILE).write_bytes(b"learner of " + trial.key.encode())
-        trial_files.write(folder, attempt, {"position": stop * BATCH_SIZE}, self.part(trial, 0, stop), finished)
+            (folder / chunk_files.LEARNER_FILE).write_bytes(b"learner of " + trial.key.encode())
+        chunk_files.write(folder, attempt, {"position": stop * BATCH_SIZE}, self.part(trial, 0, stop), finished)
 
     def slices(self, trial: Trial) -> list[Curves]:
         """The curves chunk by chunk, as the trial reports them."""

@@ -14,7 +14,7 @@ from learners.networks import build
 from orchestrator import predict
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.plan import Trial
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from tests.orchestrator import synthetic_sweep as synthetic
 
 
@@ -40,7 +40,7 @@ def runs(tmp_path_factory):
     writer = synthetic.tracking.Writer(uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
     writer.start()
     sweep.write_chunk(complete)
-    learner = learner_file(complete.folder(sweep.root) / trial_files.LEARNER_FILE)
+    learner = learner_file(complete.folder(sweep.root) / chunk_files.LEARNER_FILE)
     writer.finished(complete.key)
     writer.results(unfinished.key, sweep.part(unfinished, 0, 20))
     assert writer.drain() == []

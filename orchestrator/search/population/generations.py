@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.plan.plan import Population, Trial, generator
 from orchestrator.search.population import decisions
 from orchestrator.search.population.segments import Segment, SegmentPlan
-from orchestrator.storage import atomic, trial_files
+from orchestrator.storage import atomic, chunk_files
 from orchestrator.storage.journal import Journal
 
 COPIED_FROM = "hyper/copied_from"
@@ -143,7 +143,7 @@ class Generations:
         """Complete the generations that all members have reached the end of, by their newest chunk files."""
         curves = {}
         for key, member in self._members.items():
-            chunk = trial_files.newest(member.folder(self._journal.root))
+            chunk = chunk_files.newest(member.folder(self._journal.root))
             if chunk is not None:
                 curves[key] = chunk.curves
         while True:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.storage.trial_files import Chunk
+from orchestrator.storage.chunk_files import Chunk
 
 
 class LostStateError(OrchestratorError):

@@ -14,7 +14,7 @@ from learners import checkpoint
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol.curves import Curves
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.sweep.api import run_sweep
 from orchestrator.sweep.result import SweepResult
 from orchestrator.tracking import reader
@@ -177,4 +177,4 @@ def test_a_sweep_with_every_kind_of_damage_ends_like_an_undamaged_one(tmp_path: 
     for key, curves in computed.items():
         assert_same(curves, expected[key])
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
-    assert all(checkpoint.is_intact(each / trial_files.LEARNER_FILE) for each in folders)
+    assert all(checkpoint.is_intact(each / chunk_files.LEARNER_FILE) for each in folders)

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.config.load import check_sweep
 from orchestrator.errors import DiskFullError
 from orchestrator.plan.expand import make_plan
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal, given_before
 from orchestrator.sweep.api import run_sweep
 from streams import build
@@ -76,7 +76,7 @@ def test_no_space_for_chunks(tmp_path: Path) -> None:
         assert f"{lines[0]}: resume with: python -m orchestrator.sweep --resume long" in out.splitlines()
         assert "failed" not in out
         assert set(statuses(folder)) == {"KILLED"}
-        newest = trial_files.newest(trial)
+        newest = chunk_files.newest(trial)
         assert newest is not None and 6 <= newest.batches < 60
         assert not list(trial.glob(".*"))
         full = run(folder, "--resume", "long")  # the disk is still full
@@ -107,7 +107,7 @@ def test_no_space_for_mlflow(tmp_path: Path) -> None:
         ), out
         assert "--resume long" in out
         (trial,) = trials(folder, "long")
-        newest = trial_files.newest(trial)
+        newest = chunk_files.newest(trial)
         assert newest is not None and newest.finished
         ballast.unlink()
         again = run(folder, "--resume", "long")

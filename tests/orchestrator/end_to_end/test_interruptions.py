@@ -17,7 +17,7 @@ import pytest
 from orchestrator.config.load import load_sweep
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import (
     LONG,
@@ -124,7 +124,7 @@ def interrupted(folder: Path, batches: int, by: Callable[[Path, subprocess.Popen
         wait_for(lambda: reached(folder, "long", batches), process)
         by(folder, process)
     (trial,) = trials(folder, "long")
-    newest = trial_files.newest(trial)
+    newest = chunk_files.newest(trial)
     assert newest is not None and not newest.finished
     assert newest.batches >= batches
     return newest.batches

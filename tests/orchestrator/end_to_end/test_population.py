@@ -22,7 +22,7 @@ from orchestrator.protocol import online as protocol
 from orchestrator.report.lineage import read
 from orchestrator.report.schedule_chart import schedule
 from orchestrator.search.population import decisions
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.tracking.reader import find_sweep, load_curves
 from tests.orchestrator.protocol_sweep import flip
 from tests.orchestrator.sweep_command import (
@@ -119,7 +119,7 @@ def assert_as_by_hand(folder: Path) -> list[dict[str, Any]]:
         assert_same(curves[key], bare.curves)
         assert np.flatnonzero(np.isfinite(marks["hyper/beta1"][0])).tolist() == [0, GENERATION, 2 * GENERATION]
         assert float(marks["hyper/beta1"][1, 2 * GENERATION]) == bare.learner.options.beta1
-        newest = trial_files.newest(root / key)
+        newest = chunk_files.newest(root / key)
         assert newest is not None
         theirs, mine = newest.state["learner"], stored(bare.learner.state_dict())
         assert theirs.keys() == mine.keys()

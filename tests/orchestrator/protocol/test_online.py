@@ -17,7 +17,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.protocol import metrics
 from orchestrator.protocol import online as protocol
 from orchestrator.protocol.source import StoreSource
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.tracking.points import seed_points
 from streams.schedule import HeldBack, Sequential
 from streams.store.task_store import TaskStore
@@ -241,8 +241,8 @@ def test_resumed_is_uninterrupted_bit_for_bit(store: TaskStore, name: str, devic
         uninterrupted.advance(3)
     first = protocol.assemble(store, name, few, SEEDS, device=device)
     first.advance(4)
-    trial_files.write(tmp_path, trial_files.claim(tmp_path), first.state_dict(), first.curves, first.finished)
-    stored = trial_files.newest(tmp_path, device)
+    chunk_files.write(tmp_path, chunk_files.claim(tmp_path), first.state_dict(), first.curves, first.finished)
+    stored = chunk_files.newest(tmp_path, device)
     assert stored is not None
     second = protocol.assemble(store, name, few, SEEDS, device=device)
     second.load_state_dict(stored.state, stored.curves)

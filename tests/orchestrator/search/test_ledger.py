@@ -15,7 +15,7 @@ from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
 from orchestrator.protocol.curves import Curves
 from orchestrator.search.ledger import Ledger, Rates, seconds_on_disk
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.forecast import forecast
 from tests.orchestrator.sweep_command import folder_with, run, run_here, statuses, trials, uri
@@ -91,7 +91,7 @@ def test_a_folder_that_is_deleted_during_the_count_is_ignored(tmp_path: Path, mo
     curves = Curves(
         [0], 0, {"x": np.zeros((1, 4))}, {}, {"batches": np.array([2, 4]), "seconds": np.array([0.5, 0.25])}
     )
-    trial_files.write(tmp_path / "trial", trial_files.claim(tmp_path / "trial"), {}, curves, finished=True)
+    chunk_files.write(tmp_path / "trial", chunk_files.claim(tmp_path / "trial"), {}, curves, finished=True)
     temporary = tmp_path / "tune-x"
     temporary.mkdir()
     scandir = os.scandir

@@ -15,7 +15,7 @@ from orchestrator.plan.plan import Trial
 from orchestrator.protocol.curves import Curves
 from orchestrator.search.optuna_sampler import Studies
 from orchestrator.search.trial_queue import TrialQueue
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 
 ALPHA = {"loguniform": [1e-4, 1e-1]}
@@ -60,7 +60,7 @@ def write_chunk(root: Path, trial: Trial, errors: list[float], first_task: int =
         {"batches": np.arange(1, count + 1)},
     )
     folder = trial.folder(root)
-    trial_files.write(folder, trial_files.claim(folder), {}, curves, finished=count == 8)
+    chunk_files.write(folder, chunk_files.claim(folder), {}, curves, finished=count == 8)
 
 
 def test_draws_approach_the_best_value() -> None:

@@ -12,7 +12,7 @@ from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
 from orchestrator.protocol.curves import Curves
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal, given_before
 from tests.orchestrator.protocol_sweep import empty, flip, garble, halve
 
@@ -150,8 +150,8 @@ def test_a_stopped_trial_stays_stopped(tmp_path: Path, damage: Callable[[Path], 
     """The damaged file still marks the trial as stopped; the newest chunk file says after how many batches."""
     journal = written(tmp_path)
     trial = journal.plan.trials[0]
-    attempt = trial_files.claim(trial.folder(tmp_path))
-    trial_files.write(trial.folder(tmp_path), attempt, {}, Curves([0, 1], 0, {"x": np.zeros((2, 12))}), finished=False)
+    attempt = chunk_files.claim(trial.folder(tmp_path))
+    chunk_files.write(trial.folder(tmp_path), attempt, {}, Curves([0, 1], 0, {"x": np.zeros((2, 12))}), finished=False)
     journal.stop(trial, 12, 0.5)
     assert journal.stopped() == {trial.key: 12}
     damage(trial.folder(tmp_path) / "stopped.json")
@@ -163,10 +163,10 @@ def test_a_stopped_trial_that_was_resumed_counts_as_running(tmp_path: Path) -> N
     journal = written(tmp_path)
     trial = journal.plan.trials[0]
     folder = trial.folder(tmp_path)
-    attempt = trial_files.claim(folder)
+    attempt = chunk_files.claim(folder)
 
     def learn(batches: int, finished: bool = False) -> None:
-        trial_files.write(folder, attempt, {}, Curves([0, 1], 0, {"x": np.zeros((2, batches))}), finished)
+        chunk_files.write(folder, attempt, {}, Curves([0, 1], 0, {"x": np.zeros((2, batches))}), finished)
 
     learn(12)
     journal.stop(trial, 12, 0.5)

@@ -10,11 +10,11 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.plan.plan import Plan
-from orchestrator.storage import lease, trial_files
+from orchestrator.storage import chunk_files, lease
+from orchestrator.storage.chunk_files import SupersededError
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import Mirror, TrialCopy, open_folder
 from orchestrator.storage.remote_folder import RemoteFolder, has_file
-from orchestrator.storage.trial_files import SupersededError
 from streams.store.address import join, open_address
 from tests.orchestrator.sweep_command import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
 
@@ -41,18 +41,18 @@ def test_files_of_one_machine_are_synchronized_to_another(
 def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(storage: str) -> None:
     address = join(storage, "sweep", "trial")
     first = TrialCopy(address)
-    attempt = trial_files.claim(first.folder)
+    attempt = chunk_files.claim(first.folder)
     first.claim(attempt)
     for batches in (2, 4, 6):
         (first.folder / f"chunk-{batches:08d}-0001.pt").write_text(str(batches))
-        for old in sorted(first.folder.glob("chunk-*"))[: -trial_files.KEPT]:
+        for old in sorted(first.folder.glob("chunk-*"))[: -chunk_files.KEPT]:
             old.unlink()
         first.push(attempt)
     names = ["attempt-0001", "chunk-00000004-0001.pt", "chunk-00000006-0001.pt"]
     assert sorted(RemoteFolder(address).listing()) == names
     second = TrialCopy(address)  # on another machine, say
     assert sorted(path.name for path in second.folder.iterdir()) == names
-    assert trial_files.claim(second.folder) == 2
+    assert chunk_files.claim(second.folder) == 2
     second.claim(2)
     (first.folder / "chunk-00000008-0001.pt").write_text("8")
     with pytest.raises(SupersededError, match="attempt 1 was superseded"):
@@ -65,14 +65,14 @@ def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(sto
 def test_a_new_attempt_resumes_from_what_the_old_one_wrote_before_the_claim(storage: str) -> None:
     address = join(storage, "sweep", "trial")
     first = TrialCopy(address)
-    first.claim(trial_files.claim(first.folder))
+    first.claim(chunk_files.claim(first.folder))
     (first.folder / "chunk-00000002-0001.pt").write_text("2")
     first.push(1)
     second = TrialCopy(address)
     (first.folder / "chunk-00000002-0001.pt").unlink()
     (first.folder / "chunk-00000004-0001.pt").write_text("4")
     first.push(1)
-    second.claim(trial_files.claim(second.folder))
+    second.claim(chunk_files.claim(second.folder))
     names = ["attempt-0001", "attempt-0002", "chunk-00000004-0001.pt"]
     assert sorted(path.name for path in second.folder.iterdir()) == names
     (second.folder / "chunk-00000004-0001.pt").unlink()

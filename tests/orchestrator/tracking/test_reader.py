@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol import metrics
-from orchestrator.tracking import batches, reader
+from orchestrator.tracking import reader, requests
 from orchestrator.tracking.reader import SweepNotFound, load_curves
 from orchestrator.tracking.writer import TrackingError, Writer, prepare
 from tests.orchestrator import synthetic_sweep as synthetic
@@ -267,12 +267,12 @@ def test_other_runs_in_the_experiment_are_ignored(sweep, tracking_uri):
 def test_runs_created_while_runs_are_listed(sweep, tracking_uri, monkeypatch):
     """The newest come first: each new one moves the last run of a page to the next page."""
     synthetic.write_all(sweep, tracking_uri)
-    monkeypatch.setattr(batches, "RUNS_PER_CALL", 2)
+    monkeypatch.setattr(requests, "RUNS_PER_CALL", 2)
     client = MlflowClient(tracking_uri)
     experiment = client.get_experiment_by_name("experiment").experiment_id
     expected = sorted(run.info.run_id for run in client.search_runs([experiment]))
     listed = []
-    for run in batches.search(client, [experiment], ""):
+    for run in requests.search(client, [experiment], ""):
         listed.append(run.info.run_id)
         if len(listed) % 2:
             client.create_run(experiment)

@@ -17,7 +17,7 @@ from orchestrator.protocol.curves import Curves
 from orchestrator.search.population import generations
 from orchestrator.search.population.segments import LostStateError, Segment, SegmentPlan
 from orchestrator.search.trial_queue import TrialQueue
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking.names import parameters
 from tests.orchestrator.protocol_sweep import flip, halve
@@ -50,7 +50,7 @@ def write_chunk(root: Path, trial: Trial, errors: list[float]) -> None:
     folder = trial.folder(root)
     online = {"online_error": np.tile(np.array(errors), (2, 1))}
     curves = Curves(list(trial.seeds), 0, online, {}, {"batches": np.arange(1, len(errors) + 1)})
-    trial_files.write(folder, trial_files.claim(folder), {}, curves, finished=len(errors) == TOTAL)
+    chunk_files.write(folder, chunk_files.claim(folder), {}, curves, finished=len(errors) == TOTAL)
 
 
 def errors(number: int, batches: int) -> list[float]:
@@ -266,16 +266,16 @@ def test_training_stops_at_the_start_of_each_segment() -> None:
 
 
 def test_chunks_that_other_members_copy_are_kept(tmp_path: Path) -> None:
-    attempt = trial_files.claim(tmp_path)
+    attempt = chunk_files.claim(tmp_path)
     for batches in range(1, 9):
         curves = Curves([0], 0, {"online_error": np.zeros((1, batches))}, {}, {"batches": np.array([batches])})
-        trial_files.write(tmp_path, attempt, {"at": batches}, curves, False, keep=(2, 4))
+        chunk_files.write(tmp_path, attempt, {"at": batches}, curves, False, keep=(2, 4))
     assert sorted(int(path.name[6:14]) for path in tmp_path.glob("chunk-*")) == [2, 4, 7, 8]
-    chunks = [trial_files.load_at_most(tmp_path, at) for at in (9, 7, 6, 4, 3)]
+    chunks = [chunk_files.load_at_most(tmp_path, at) for at in (9, 7, 6, 4, 3)]
     assert [chunk.state["at"] for chunk in chunks if chunk is not None] == [8, 7, 4, 4, 2]
     for path in tmp_path.glob("chunk-00000002-*"):
         halve(path)
-    assert trial_files.load_at_most(tmp_path, 3) is None
+    assert chunk_files.load_at_most(tmp_path, 3) is None
     assert list(tmp_path.glob("damaged-*")) == []  # only the member itself quarantines its files
 
 
@@ -283,16 +283,16 @@ def test_a_member_whose_chunk_files_are_lost_leaves_the_population(tmp_path: Pat
     """Its own files, in any generation but the first; or those of a parent that it would copy again."""
     first = SegmentPlan((Segment(0, {"a": 1.0}),), 4, "online_error")
     plan = SegmentPlan((*first.segments, Segment(4, {"a": 2.0}, "parent"), Segment(8, {"a": 2.0})), 12, "online_error")
-    attempt = trial_files.claim(tmp_path / "parent")
+    attempt = chunk_files.claim(tmp_path / "parent")
 
-    def chunk(batches: int) -> trial_files.Chunk:
-        return trial_files.Chunk(tmp_path, {}, Curves([0], 0, {"online_error": np.zeros((1, batches))}), False)
+    def chunk(batches: int) -> chunk_files.Chunk:
+        return chunk_files.Chunk(tmp_path, {}, Curves([0], 0, {"online_error": np.zeros((1, batches))}), False)
 
-    def load(member: str, batches: int) -> trial_files.Chunk | None:
-        return trial_files.load_at_most(tmp_path / member, batches)
+    def load(member: str, batches: int) -> chunk_files.Chunk | None:
+        return chunk_files.load_at_most(tmp_path / member, batches)
 
     for batches in (3, 4):
-        trial_files.write(tmp_path / "parent", attempt, {"at": batches}, chunk(batches).curves, False)
+        chunk_files.write(tmp_path / "parent", attempt, {"at": batches}, chunk(batches).curves, False)
     assert first.copied_state(None, load) is None  # it starts as any trial
     assert plan.copied_state(chunk(4), load) == {"at": 4}
     for batches in (2, 5, 8, 9):

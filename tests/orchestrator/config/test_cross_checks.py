@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from learners.base import Learner, StreamFacts
-from orchestrator.config.constraints import check_options, check_with_store
+from orchestrator.config.cross_checks import check_options, check_with_store
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import LearnerSpec, Sweep
 from orchestrator.config.search_space import Space

@@ -10,7 +10,7 @@ import torch
 
 from learners import checkpoint
 from orchestrator.protocol.curves import Curves
-from orchestrator.storage import trial_files
+from orchestrator.storage import chunk_files
 from tests.orchestrator.protocol_sweep import empty, flip, garble, halve
 
 
@@ -32,10 +32,10 @@ def curves(batches: int) -> Curves:
 
 
 def test_a_written_chunk_is_read_back(tmp_path: Path) -> None:
-    attempt = trial_files.claim(tmp_path)
+    attempt = chunk_files.claim(tmp_path)
     state = {"phi": torch.arange(3.0), "steps": 7, "generator": {"state": 2**127 + 1}, "moments": (None, None, 3)}
-    trial_files.write(tmp_path, attempt, state, curves(4), finished=False)
-    read = trial_files.newest(tmp_path)
+    chunk_files.write(tmp_path, attempt, state, curves(4), finished=False)
+    read = chunk_files.newest(tmp_path)
     assert read is not None
     assert read.batches == 4
     assert not read.finished
@@ -48,14 +48,14 @@ def test_a_written_chunk_is_read_back(tmp_path: Path) -> None:
 
 
 def test_the_two_newest_are_kept(tmp_path: Path) -> None:
-    attempt = trial_files.claim(tmp_path)
+    attempt = chunk_files.claim(tmp_path)
     for batches in (2, 4, 6):
-        trial_files.write(tmp_path, attempt, {}, curves(batches), finished=batches == 6)
+        chunk_files.write(tmp_path, attempt, {}, curves(batches), finished=batches == 6)
     assert sorted(p.name for p in tmp_path.glob("chunk-*")) == ["chunk-00000004-0001.pt", "chunk-00000006-0001.pt"]
-    newest = trial_files.newest(tmp_path)
+    newest = chunk_files.newest(tmp_path)
     assert newest is not None
     assert newest.finished
-    assert (trial_files.newest_step(tmp_path), trial_files.newest_step(tmp_path / "none")) == (6, 0)
+    assert (chunk_files.newest_step(tmp_path), chunk_files.newest_step(tmp_path / "none")) == (6, 0)
 
 
 @pytest.mark.parametrize("damage", [halve, empty, garble, flip])
@@ -63,41 +63,41 @@ def test_a_damaged_chunk_falls_back_to_an_older_one(
     tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """One flipped bit in the weights is damage too, although `torch.load` does not detect it."""
-    attempt = trial_files.claim(tmp_path)
+    attempt = chunk_files.claim(tmp_path)
     state = {"phi": torch.arange(10_000.0)}
-    first = trial_files.write(tmp_path, attempt, state, curves(2), finished=False)
-    last = trial_files.write(tmp_path, attempt, state, curves(4), finished=False)
+    first = chunk_files.write(tmp_path, attempt, state, curves(2), finished=False)
+    last = chunk_files.write(tmp_path, attempt, state, curves(4), finished=False)
     damage(last)
     with caplog.at_level(logging.WARNING):
-        read = trial_files.newest(tmp_path)
+        read = chunk_files.newest(tmp_path)
     assert read is not None and read.path == first and read.batches == 2
     assert [record.getMessage().split(": damaged")[0] for record in caplog.records] == [str(last)]
     assert last.exists()
 
     lines: list[str] = []
-    again = trial_files.newest(tmp_path, quarantined=lines)
+    again = chunk_files.newest(tmp_path, quarantined=lines)
     assert again is not None and again.path == first
     (line,) = lines
     assert "the trial resumes at batch 2, from an older chunk; quarantined as damaged-chunk-" in line
     assert sorted(path.name for path in tmp_path.glob("*.pt")) == [first.name, f"damaged-{last.name}"]
-    assert trial_files.newest(tmp_path, quarantined=lines) is not None and len(lines) == 1
+    assert chunk_files.newest(tmp_path, quarantined=lines) is not None and len(lines) == 1
     damage(first)
-    assert trial_files.newest(tmp_path, quarantined=lines) is None
+    assert chunk_files.newest(tmp_path, quarantined=lines) is None
     assert "the trial has no older intact chunk; quarantined as damaged-chunk-" in lines[1]
 
 
 def test_no_chunk(tmp_path: Path) -> None:
-    assert trial_files.newest(tmp_path / "none") is None
+    assert chunk_files.newest(tmp_path / "none") is None
 
 
 def test_a_newer_attempt_fences_off_the_older(tmp_path: Path) -> None:
-    first = trial_files.claim(tmp_path)
-    second = trial_files.claim(tmp_path)
+    first = chunk_files.claim(tmp_path)
+    second = chunk_files.claim(tmp_path)
     assert (first, second) == (1, 2)
-    trial_files.write(tmp_path, second, {"n": 2}, curves(2), finished=False)
-    with pytest.raises(trial_files.SupersededError, match="attempt 1 was superseded by attempt 2"):
-        trial_files.write(tmp_path, first, {"n": 4}, curves(4), finished=False)
-    read = trial_files.newest(tmp_path)
+    chunk_files.write(tmp_path, second, {"n": 2}, curves(2), finished=False)
+    with pytest.raises(chunk_files.SupersededError, match="attempt 1 was superseded by attempt 2"):
+        chunk_files.write(tmp_path, first, {"n": 4}, curves(4), finished=False)
+    read = chunk_files.newest(tmp_path)
     assert read is not None
     assert read.state == {"n": 2}
     assert not list(tmp_path.glob(".chunk*"))
@@ -107,39 +107,39 @@ def test_files_deleted_during_the_read_are_replaced_by_newer_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both listed files are deleted before the first is opened: the newer ones are read."""
-    attempt = trial_files.claim(tmp_path)
+    attempt = chunk_files.claim(tmp_path)
     for batches in (2, 4):
-        trial_files.write(tmp_path, attempt, {}, curves(batches), finished=False)
+        chunk_files.write(tmp_path, attempt, {}, curves(batches), finished=False)
     check, waiting = checkpoint.check_intact, [8, 6]
 
     def write_two_more_first(path: Path) -> None:
         while waiting:
-            trial_files.write(tmp_path, attempt, {}, curves(waiting.pop()), finished=False)
+            chunk_files.write(tmp_path, attempt, {}, curves(waiting.pop()), finished=False)
         check(path)
 
     monkeypatch.setattr(checkpoint, "check_intact", write_two_more_first)
-    read = trial_files.newest(tmp_path)
+    read = chunk_files.newest(tmp_path)
     assert read is not None and read.batches == 8
 
 
 def test_a_broken_link_is_not_a_chunk(tmp_path: Path) -> None:
     (tmp_path / "chunk-00000002-0001.pt").symlink_to(tmp_path / "nowhere")
-    assert trial_files.newest(tmp_path) is None
+    assert chunk_files.newest(tmp_path) is None
 
 
 def test_an_attempt_superseded_while_it_writes_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newer attempt is claimed after the check of the older one and before its rename."""
-    first = trial_files.claim(tmp_path)
-    look, looked = trial_files._attempt, []
+    first = chunk_files.claim(tmp_path)
+    look, looked = chunk_files._attempt, []
 
     def then_another_claims(folder: Path) -> int:
         newest = look(folder)
         if not looked:
             looked.append(newest)
-            assert trial_files.claim(folder) == 2
+            assert chunk_files.claim(folder) == 2
         return newest
 
-    monkeypatch.setattr(trial_files, "_attempt", then_another_claims)
-    with pytest.raises(trial_files.SupersededError, match="attempt 1 was superseded by attempt 2"):
-        trial_files.write(tmp_path, first, {}, curves(2), finished=False)
+    monkeypatch.setattr(chunk_files, "_attempt", then_another_claims)
+    with pytest.raises(chunk_files.SupersededError, match="attempt 1 was superseded by attempt 2"):
+        chunk_files.write(tmp_path, first, {}, curves(2), finished=False)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["attempt-0001", "attempt-0002"]
