@@ -145,7 +145,8 @@ def test_a_learner_that_raises_is_one_line_and_the_others_are_measured(
     content = json.loads(done.stdout)
     assert done.returncode == content["exit_code"] == 1
     huge, usual, own = content["trials"]
-    for trial, reason in ((huge, "value cannot be converted to type float without overflow"), (own, "not as planned")):
+    overflow = "value cannot be converted to type float without overflow"
+    for trial, reason in ((huge, overflow), (own, "a line before not as planned")):
         assert f"{trial['label']} ({trial['trial']}): cannot be measured: {reason}" in content["problems"]
         assert [trial[key] for key in ("seconds", "seconds_left", "disk_bytes")] == [None] * 3
         assert (trial["batches"], trial["state"]) == (15, "waiting")
