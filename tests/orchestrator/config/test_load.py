@@ -1,7 +1,7 @@
 """All faults of a sweep are reported together, each with file, dotted key, rule, value and remedy."""
 
 import math
-import resource
+import tracemalloc
 import unicodedata
 from pathlib import Path
 
@@ -19,10 +19,6 @@ GOOD = {
     "learners": [{"name": "foml", "K": {"grid": [1, 5]}}, {"name": "online"}],
     "seeds": 2,
 }
-
-
-MEMORY_BEFORE = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-"""Kilobytes, with torch."""
 
 
 def faults(document: object, file: str = "mine.yaml") -> list[str]:
@@ -194,21 +190,32 @@ PARTS = [part.replace(":", ": ") for part in PARTS] + [" ", "\n", "\n  ", "9" * 
 TEXTS = st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=30).map(lambda parts: "".join(parts))
 
 
+@pytest.fixture(scope="module")
+def imported() -> None:
+    """The first call imports every learner and stream."""
+    load_sweep()
+
+
+@pytest.mark.usefixtures("imported")
 @settings(max_examples=300, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary() | TEXTS.map(lambda text: text.encode(errors="surrogatepass")), part=st.booleans())
 def test_any_bytes_are_a_sweep_or_lines(tmp_path: Path, content: bytes, part: bool) -> None:
     path = tmp_path / "any.yaml"
     path.write_bytes(b"name: x\nseeds: 1\nstream: " * part + content)
     outcome: Sweep | ConfigError
+    tracemalloc.start()
     try:
         outcome = load_sweep(path)
     except ConfigError as error:
         outcome = error
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
     if isinstance(outcome, ConfigError):
         assert outcome.exit_code == 2
         assert outcome.faults
         assert not any(unicodedata.category(char) == "Cc" for line in outcome.faults for char in line)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < MEMORY_BEFORE + 500_000
+    assert peak < 500e6  # bytes
 
 
 def write(folder: Path, text: str) -> Path:
