@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from orchestrator.protocol import metrics
 from orchestrator.report.comparison import ComparisonRow
@@ -331,6 +330,8 @@ class _Configurations:
                 nan = np.full(len(grid), np.nan)
                 series.append(Series(f"{learner}, mean", grid, means, nan, nan, style, marked=False))
             if numeric and len(grid) >= 5 and len(np.unique(mean)) > 1:
+                from scipy import stats  # takes a second to import, and each sweep imports this module
+
                 correlations.append(f"ρ = {stats.spearmanr(x, mean).statistic:+.2f}, n = {len(x)}")
         ticks = () if numeric and len(distinct) > _GRID else tuple((places[repr(v)], _shown(v)) for v in distinct)
         log = numeric and min(places.values()) > 0 and max(places.values()) / min(places.values()) >= 10

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from orchestrator.plan.fate import Ending, Fate
 from orchestrator.protocol import metrics
@@ -152,6 +151,8 @@ def difference(values: Mapping[int, float], reference: Mapping[int, float]) -> P
     differences = np.array([values[seed] - reference[seed] for seed in seeds])
     p = None
     if len(seeds) >= 2 and np.ptp(differences) > 1e-12:
+        from scipy import stats  # takes a second to import, and each sweep imports this module
+
         p = float(stats.ttest_1samp(differences, 0.0).pvalue)
     return PairedDifference(metrics.interval(differences), p)
 

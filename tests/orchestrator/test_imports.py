@@ -33,6 +33,11 @@ def test_the_report_loads_no_ray() -> None:
     assert not loaded_by(f"import {', '.join(modules('report'))}") & {"ray"}
 
 
+def test_the_sweep_command_starts_without_torch_ray_mlflow_plots_and_statistics() -> None:
+    loaded = loaded_by("import orchestrator.sweep.__main__; assert 'scipy.stats' not in sys.modules")
+    assert not loaded & {"torch", "ray", "mlflow", "optuna", "matplotlib", "bokeh"}
+
+
 def test_the_package_itself_loads_nothing_heavy() -> None:
     assert not loaded_by("import orchestrator") & HEAVY
 
