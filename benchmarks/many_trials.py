@@ -2,7 +2,8 @@
 
 Three seeds each, eight slots on this machine, everything in MLflow. Prints the cost of a trial and of a result, the
 writer's delay at the end, the growth of the driver's memory with each trial (goal: at most 100 KB), and whether
-MLflow has every run and every step once. Exit code 1 if it does not, or if memory grows more.
+MLflow has every run and every step once. Exit code 1 if it does not, or if memory grows more over 300 trials or more:
+what Python and its libraries allocate at the start hides the growth over fewer.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import numpy as np
 import learners
 
 SLOTS, SEEDS, BATCHES, CHUNK = 8, 3, 20, 5
-GROWTH_GOAL_KB = 100
+GROWTH_GOAL_KB, FEWEST = 100, 300
 LEARNERS = Path(__file__).resolve().parent / "idle"
 learners.__path__.append(str(LEARNERS))  # a learner's file is its name; this one is outside the package
 
@@ -83,7 +84,8 @@ def _measure(trials: int) -> int:
     print(f"memory of the driver: {growth:.0f} KB a trial ({goal}), {memory[-1] / 1e3:.0f} MB at the end")
     print(f"MLflow: {missing or 'every run and every step, once'}")
     print(f"exit code of the sweep: {result.exit_code}")
-    return int(bool(missing) or growth > GROWTH_GOAL_KB or result.exit_code != 0)
+    grows = trials >= FEWEST and growth > GROWTH_GOAL_KB
+    return int(bool(missing) or grows or result.exit_code != 0)
 
 
 def _with_idle(actor: Any) -> Any:

@@ -22,7 +22,7 @@ from learners.networks.architectures import NETWORKS
 from learners.networks.build import build
 from learners.networks.network import cross_entropy
 from learners.networks.tangent import TangentNetwork
-from learners.training.meta_gradient import OnlineStep, adjoint, online_step
+from learners.training.meta_gradient import MetaObjective, OnlineStep
 from learners.training.optim import create_optimizer
 
 N, CLASSES = 10, 10
@@ -71,6 +71,7 @@ def ours(case: Case, online: str = "sgd", tangent: bool = True, recorded: bool =
         network.recorder = None
     optimizer = create_optimizer("sgd", ALPHA1) if online == "sgd" else create_optimizer("adam", 0.001)
     meta_optimizer = create_optimizer("adam", ALPHA2)
+    objective = MetaObjective(optimizer, BETA1, BETA2)
     theta, meta = case.thetas[-1], case.meta_batch
     meta_moments = meta_optimizer.initial(theta)
     window: list[OnlineStep] = []
@@ -80,7 +81,7 @@ def ours(case: Case, online: str = "sgd", tangent: bool = True, recorded: bool =
         if window:
             phi, statistics, moments = window[-1].new_phi, window[-1].training_pass.statistics, window[-1].after
         batch, its_theta = case.batches[len(window)], case.thetas[len(window)]
-        return online_step(network, batch, phi, its_theta, statistics, moments, optimizer, BETA1, twice=True)
+        return objective.online_step(network, batch, phi, its_theta, statistics, moments)
 
     while len(window) < len(case.batches) - 1:
         window.append(next_step())
@@ -89,7 +90,7 @@ def ours(case: Case, online: str = "sgd", tangent: bool = True, recorded: bool =
         newest = next_step()
         statistics = newest.training_pass.statistics
         at_phi = network.training_pass(newest.new_phi, statistics, meta.x, cross_entropy(meta.y))
-        gradient = adjoint([*window, newest], theta, at_phi.gradient, optimizer, BETA1, BETA2)
+        gradient = objective.adjoint([*window, newest], theta, at_phi.gradient)
         meta_optimizer.step(theta, gradient.total, meta_moments)
         return gradient.total[0]
 

@@ -3,8 +3,8 @@
     python -m orchestrator.sweep tune_configs/rainbow_mnist.yaml [stream.data=FOLDER]
     python -m benchmarks.reproduction rainbow-mnist [--tracking-uri sqlite:///mlflow.db] > table.md
 
-Per method: cumulative error, mean error of the last eight tasks, the first task with an error of at most 10 %,
-cost; means over seeds with 95 % t-intervals. Then the differences to FOML by seed.
+Per method: cumulative error, mean error of the last eight tasks, the first task at which the mean error of eight tasks
+is at most 10 %, cost; means over seeds with 95 % t-intervals. Then the differences to FOML by seed.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.tracking.reader import load_curves
 
 LAST = 8
-"""Number of tasks in the mean of the final error."""
+"""Number of tasks in a mean error: one task has 170 validation digits, and a standard error of 2.3 points at 10 %."""
 
 
 def by_seed(frame: pd.DataFrame, label: str, metric: str) -> np.ndarray:
@@ -33,9 +33,15 @@ def shown(value: Interval, digits: int = 3) -> str:
 
 
 def tasks_to(error: np.ndarray, threshold: float) -> str:
-    """Mean over seeds of the first task whose held-out error is at most the threshold."""
-    reached = [np.flatnonzero(row <= threshold) for row in error]
-    return "not reached" if any(len(r) == 0 for r in reached) else f"{np.mean([r[0] + 1 for r in reached]):.0f}"
+    """Mean over seeds of the first task with which the mean error of `LAST` tasks is at most the threshold.
+
+    "not reached" unless every seed reaches it.
+    """
+    reached = []
+    for row in error:
+        means = np.convolve(row, np.full(LAST, 1 / LAST), mode="valid")
+        reached.append(np.flatnonzero(means <= threshold + 1e-9))
+    return "not reached" if any(len(r) == 0 for r in reached) else f"{np.mean([r[0] + LAST for r in reached]):.0f}"
 
 
 def main() -> None:
@@ -49,7 +55,7 @@ def main() -> None:
     cumulative = {label: by_seed(frame, label, "cumulative_error")[:, -1] for label in frame["label"].unique()}
     order = sorted(cumulative, key=lambda label: cumulative[label].mean())
 
-    heads = ["method", "cumulative error", f"last {LAST} tasks", "first task at 10 %", "gradients/datapoint"]
+    heads = ["method", "cumulative error", f"last {LAST} tasks", f"{LAST} tasks at 10 %", "gradients/datapoint"]
     print("| " + " | ".join([*heads, "seconds", "tasks", "n"]) + " |")
     print("|---|---|---|---|---|---|---|---|")
     for label in order:

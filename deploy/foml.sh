@@ -12,7 +12,13 @@ export RAY_ADDRESS=auto RAY_AUTH_MODE=token
 command=$1
 shift
 case $command in
-sweep | doctor) set -- "storage=$shared/results" "$@" "tracking.uri=$MLFLOW_TRACKING_URI" ;; # storage=s3://… wins
+sweep | doctor)
+    case ${1:-} in
+    jobs/*) ;;                                    # from `--cluster`: its file names the storage, which may hold keys
+    *) set -- "storage=$shared/results" "$@" ;; # storage=s3://… wins
+    esac
+    set -- "$@" "tracking.uri=$MLFLOW_TRACKING_URI"
+    ;;
 report) set -- "$@" --tracking-uri "$MLFLOW_TRACKING_URI" ;;
 esac
 cd "$shared"

@@ -72,7 +72,8 @@ start() {
             PGPASSWORD=$FOML_DATABASE_PASSWORD "$postgres/createdb" -h 127.0.0.1 -p "$database_port" -U mlflow "$name"
     done
     if ! alive "$home/server.pid"; then
-        printf '[mlflow]\ndefault_permission = READ\ndatabase_uri = %s/auth\nadmin_username = admin\nauthorization_function = mlflow.server.auth:authenticate_request_basic_auth\n' \
+        # Without its cache MLflow hashes the password for each request, which takes longer than most requests.
+        printf '[mlflow]\ndefault_permission = READ\ndatabase_uri = %s/auth\nadmin_username = admin\nauth_cache_ttl_seconds = 60\nauthorization_function = mlflow.server.auth:authenticate_request_basic_auth\n' \
             "$database" >"$home/auth.ini"
         [ -f "$home/flask-key" ] || secret >"$home/flask-key"
         (

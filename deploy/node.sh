@@ -5,6 +5,8 @@
 #   node.sh                    every node
 #   node.sh --head [--share]   the head: also MLflow on PostgreSQL; --share: export FOML_SHARED to the workers by NFS
 #   node.sh --mount HEAD       a worker: mount FOML_SHARED from the head
+#   node.sh --spot             a worker on AWS: when AWS announces that it takes the machine, end its chunks in order
+#   node.sh --image            the head on AWS: write ~/autoscaling.yaml, in which workers have the image of the head
 #
 # FOML_SHARED (default /srv/foml): the folder that all nodes share, for results and checkpoints.
 set -euo pipefail
@@ -63,6 +65,41 @@ mount_folder() {
     as_root mount -t nfs -o hard,noatime,actimeo=1 "$1:$shared" "$shared"
 }
 
+metadata() { # a value of EC2's metadata service, version 2
+    local imds=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}/latest token
+    token=$(curl -sS -f -m 10 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$imds/api/token") &&
+        curl -sS -f -m 10 -H "X-aws-ec2-metadata-token: $token" "$imds/meta-data/$1"
+}
+
+# AWS announces an interruption two minutes before. Ray then starts nothing more here, and the learner actors, which see
+# ~/foml-leaving, end after their chunks in flight and continue on another node.
+watch_spot() {
+    rm -f "$HOME/foml-leaving"
+    until metadata spot/instance-action >/dev/null 2>&1 &&
+        RAY_AUTH_MODE=token "$venv/bin/ray" drain-node --reason DRAIN_NODE_REASON_PREEMPTION \
+            --reason-message 'spot interruption' --deadline-remaining-seconds 110; do
+        sleep "${FOML_SPOT_INTERVAL_S:-5}"
+    done
+    touch "$HOME/foml-leaving"
+}
+
+# Ray gives the head a role that may start instances but not read SSM's parameters, so the autoscaler needs an id.
+fix_image() {
+    local image
+    image=$(metadata ami-id)
+    "$venv/bin/python" - "$image" <<'PYTHON'
+import json, pathlib, sys
+home = pathlib.Path.home()
+document = json.loads((home / "ray_bootstrap_config.yaml").read_text())
+nodes = {name: entry["node_config"] for name, entry in document["available_node_types"].items()}
+parameter = nodes[document["head_node_type"]].get("ImageId")
+for node in nodes.values():
+    if node.get("ImageId") == parameter:
+        node["ImageId"] = sys.argv[1]
+(home / "autoscaling.yaml").write_text(json.dumps(document))
+PYTHON
+}
+
 make_folder() {
     [ -d "$shared" ] || as_root mkdir -p "$shared"
     [ -w "$shared" ] || mountpoint -q "$shared" || as_root chown "$(id -u):$(id -g)" "$shared"
@@ -72,6 +109,19 @@ case "${1:-}" in
 --mount)
     make_folder
     mount_folder "$2"
+    exit
+    ;;
+--spot) # independent of the ssh session
+    setsid nohup bash "$here/node.sh" --watch-spot >>"$HOME/spot.log" 2>&1 </dev/null &
+    exit
+    ;;
+--watch-spot)
+    exec 9>"$HOME/.foml-spot.lock"
+    if flock -n 9; then watch_spot; fi # at most one on each node
+    exit
+    ;;
+--image)
+    fix_image
     exit
     ;;
 --head)

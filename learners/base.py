@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from learners.batch import Batch
 from learners.images import ImageTable
 from learners.networks.network import Network
 from learners.state import Stateful
+from learners.training.model import Model
+from learners.training.replay_buffer import ReplayBuffer
 
 Diagnostics = dict[str, Tensor]
 """Name → one number per replicate, [R]. A value that is not finite marks its replicate as diverged."""
@@ -38,6 +41,11 @@ def at_least_one(default: int, doc: str, le: int = 100_000) -> Any:
     return documented(default, doc, ge=1, le=le)
 
 
+def addition(option: Any) -> Any:
+    """An option that a later version added: with its default it is not recorded, so that older hashes stay."""
+    return field(default=option.default, metadata={**option.metadata, "addition": True})
+
+
 @dataclass(frozen=True)
 class Setting:
     """The inputs of a learner besides its options; equal for all learners of a comparison.
@@ -46,7 +54,8 @@ class Setting:
         network: the network that all replicates share; their parameters are the learner's.
         seeds: one seed per replicate, R in all.
         batch_size: datapoints per batch of the stream.
-        batches_per_task: the stream's nominal task length. It sets the number of updates and reveals no boundary.
+        batches_per_task: the stream's mean task length, rounded up to batches. It sets the number of updates, and
+            reveals no boundary.
         classes: number of classes.
         images: the images by id; None for a learner that only predicts.
     """
@@ -75,6 +84,26 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Weights:
+    """The weights of a trained learner, from which another one may start.
+
+    Attributes:
+        phi: parameters of the network that predicts [R, P].
+        statistics: its batch-norm statistics [R, S].
+        theta: meta-parameters [R, P]; None if the learner has none.
+    """
+
+    phi: Tensor
+    statistics: Tensor
+    theta: Tensor | None = None
+
+    def replicates(self, rows: Sequence[int], dtype: torch.dtype) -> Weights:
+        """Those of these replicates, which may repeat."""
+        theta = None if self.theta is None else self.theta[list(rows)].to(dtype)
+        return Weights(self.phi[list(rows)].to(dtype), self.statistics[list(rows)].to(dtype), theta)
+
+
+@dataclass(frozen=True)
 class StreamFacts:
     """The properties of a stream that `Learner.check` can use before training.
 
@@ -98,14 +127,21 @@ class Learner(Stateful, ABC):
     """
 
     needs_boundaries: ClassVar[bool] = False
+    needs_features: ClassVar[bool] = False
+    """Whether it uses the network's features, so that the module must be an `EmbeddingNet`."""
     changeable: ClassVar[tuple[str, ...]] = ()
-    """Float options that may change during a run, because no shape in the state depends on them."""
+    """Float options that may change during a run, because no shape in the state depends on them, and that may differ
+    between the configurations of a stack: then they are a `learners.training.replicate_options.PerReplicate`."""
+    can_start: ClassVar[bool] = False
+    """Whether it implements `weights` and `start_from`."""
     options_class: ClassVar[type]
     state_fields: ClassVar[tuple[str, ...]]
     """Attributes that determine all later results, generators included.
 
     The datapoints seen are not among them: they follow from the position in the stream (`restore_seen`).
     """
+    replay: Any = None
+    """The replay buffer, in a learner that has one; `restore_seen` fills it again."""
 
     def __init__(self, options: Any, setting: Setting) -> None:
         self.options = options
@@ -151,8 +187,22 @@ class Learner(Stateful, ABC):
     def end_task(self) -> None:
         """Complete the task after its held-out evaluation. Called only if `needs_boundaries`."""
 
+    def weights(self) -> Weights:
+        """The weights that another learner may start from.
+
+        Raises:
+            ValueError: there are none.
+        """
+        raise ValueError(f"{type(self).__name__} has no weights that a learner can start from")
+
+    def start_from(self, weights: Weights) -> None:
+        """Take over weights before the first batch; optimisers, buffers and generators stay new."""
+        raise ValueError(f"{type(self).__name__} cannot start from the weights of a learner")
+
     def restore_seen(self, seen: Batch) -> None:
         """Receive, after `load_state_dict`, the datapoints seen before the save: ids and labels, with an empty x."""
+        if isinstance(self.replay, ReplayBuffer):
+            self.replay.add(seen)
 
     def skip(self, datapoints: int) -> None:
         """Advance the update count by this many datapoints without learning.
@@ -164,3 +214,19 @@ class Learner(Stateful, ABC):
     def load_with_new_options(self, state: dict[str, Any]) -> None:
         """Load the state of a learner whose `changeable` options differ, and continue with the options of this one."""
         self.load_state_dict(state)
+
+
+class ModelLearner(Learner):
+    """A learner that predicts with a single model."""
+
+    can_start = True
+    model: Model
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.model.predict(x)
+
+    def weights(self) -> Weights:
+        return Weights(self.model.phi, self.model.statistics)
+
+    def start_from(self, weights: Weights) -> None:
+        self.model.phi, self.model.statistics = weights.phi, weights.statistics

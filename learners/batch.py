@@ -17,7 +17,9 @@ class Batch:
     Attributes:
         x: images in 0…1, float [R, N, C, H, W] (pairs: [R, N, 2, C, H, W]), on the learner's device.
         y: labels, int64 [R, N], on the learner's device.
-        ids: image ids, int [R, N, V], on the CPU.
+        ids: image ids, int [R, N, V], on the CPU. They are for storing datapoints and for reading their images again
+            (`ImageTable.gather`). On a stream with views an id is `view * count + row`, so it reveals the task of
+            Rainbow's datapoints: a learner must not compute with ids, and none of this package does.
     """
 
     x: Tensor

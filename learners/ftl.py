@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, positive
+from learners.base import Diagnostics, Learner, Setting, Weights, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
@@ -42,6 +42,7 @@ class FTL(Learner):
     needs_boundaries = True
     changeable = ("alpha",)
     options_class = Options
+    can_start = True
     state_fields = ("leader", "adapted", "replay", "budget", "leader_budget", "leader_updates_due", "task_start")
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -67,6 +68,13 @@ class FTL(Learner):
     def predict(self, x: Tensor) -> Tensor:
         return self.adapted.predict(x)
 
+    def weights(self) -> Weights:
+        return Weights(self.leader.phi, self.leader.statistics)
+
+    def start_from(self, weights: Weights) -> None:
+        self.leader.phi, self.leader.statistics = weights.phi, weights.statistics
+        self.adapted = self.leader.copy(self.adapted.optimizer)
+
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
         self.leader_updates_due += self.leader_budget.grant(len(batch))
@@ -80,6 +88,3 @@ class FTL(Learner):
 
     def skip(self, datapoints: int) -> None:
         self.leader_budget.skip(datapoints)
-
-    def restore_seen(self, seen: Batch) -> None:
-        self.replay.add(seen)

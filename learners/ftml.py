@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, positive
+from learners.base import Diagnostics, Learner, Setting, Weights, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.networks.network import Network, cross_entropy
 from learners.seeding import Generators
 from learners.training.model import Model
 from learners.training.optim import SGD
 from learners.training.replay_buffer import ReplayBuffer
+from learners.training.replicate_options import Real
 from learners.training.update_budget import UpdateBudget
 
 
@@ -35,7 +36,7 @@ class Options:
 
 
 def outer_gradient(
-    network: Network, theta: Tensor, statistics: Tensor, support: Batch, query: Batch, rate: float, steps: int
+    network: Network, theta: Tensor, statistics: Tensor, support: Batch, query: Batch, rate: Real, steps: int
 ) -> tuple[Tensor, Tensor]:
     """MAML's exact gradient ∇_θ L(φ_n; query) [R, P], with φ_0 = θ and φ_{k+1} = φ_k − rate · ∇L(φ_k; support).
 
@@ -71,6 +72,7 @@ class FTML(Learner):
     needs_boundaries = True
     changeable = ("inner_rate", "outer_rate")
     options_class = Options
+    can_start = True
     state_fields = ("leader", "adapted", "replay", "tasks", "budget", "meta_updates_due", "starts")
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -89,6 +91,13 @@ class FTML(Learner):
 
     def predict(self, x: Tensor) -> Tensor:
         return self.adapted.predict(x)
+
+    def weights(self) -> Weights:
+        return Weights(self.leader.phi, self.leader.statistics)
+
+    def start_from(self, weights: Weights) -> None:
+        self.leader.phi, self.leader.statistics = weights.phi, weights.statistics
+        self.adapted = self.leader.copy(self.adapted.optimizer)
 
     def update(self, batch: Batch) -> Diagnostics:
         o = self.options
@@ -135,6 +144,3 @@ class FTML(Learner):
             queries.append(np.resize(points[cut : cut + q], q))
         take = self.replay.take
         return take(torch.from_numpy(np.stack(supports))), take(torch.from_numpy(np.stack(queries)))
-
-    def restore_seen(self, seen: Batch) -> None:
-        self.replay.add(seen)

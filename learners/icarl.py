@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_one, positive
 from learners.batch import Batch
-from learners.networks.network import Loss
+from learners.networks.network import Loss, groups_of
 from learners.training.exemplars import ByClass, append_points, evenly_spaced, no_exemplars, select_exemplars
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
@@ -55,9 +55,11 @@ class ICaRL(Learner):
     """
 
     needs_boundaries = True
+    needs_features = True
     changeable = ("alpha",)
     options_class = Options
     state_fields = ("model", "teacher", "replay", "budget", "task_start", "known", "current", "exemplars", "means")
+    replicate_lists = ("exemplars",)
 
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
@@ -112,10 +114,14 @@ class ICaRL(Learner):
     def _loss(self, batch: Batch) -> Loss:
         seen, absent = self.known.unsqueeze(1), (self.known & ~self.current).unsqueeze(1)
         labels = F.one_hot(batch.y, self.setting.classes).to(batch.x.dtype)
-        targets = self.teacher.predict(batch.x).sigmoid().where(absent, labels) if absent.any() else labels
+        groups, targets = groups_of(labels), labels
+        if absent.any():
+            logits = self.teacher.predict(batch.x)
+            targets = torch.cat([logits[rows].sigmoid() for rows in groups]).where(absent, labels)
 
         def loss(logits: Tensor) -> Tensor:
-            losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            entropy = F.binary_cross_entropy_with_logits
+            losses = torch.cat([entropy(logits[rows], targets[rows], reduction="none") for rows in groups])
             return losses.where(seen, 0).sum(-1).mean(1)
 
         return loss
@@ -145,20 +151,20 @@ class ICaRL(Learner):
 
     def _features(self, positions: list[ByClass]) -> list[tuple[Tensor, ...]]:
         """Per replicate and class, the L2-normalised features [n_c, F] of the datapoints at these positions."""
-        rows = [torch.cat(by_class) for by_class in positions]
-        stack = pad_sequence(rows, batch_first=True)  # padded with position 0: any datapoint will do
-        features = torch.cat([self._embed(self.replay.take(part).x) for part in stack.split(PASS_SIZE, dim=1)], 1)
+        joined, features = [torch.cat(by_class) for by_class in positions], list[Tensor]()
+        for rows in groups_of(self.model.phi):
+            stack = pad_sequence(joined[rows], batch_first=True)  # padded with position 0: any datapoint will do
+            parts = [self._embed(self.replay.take(part, rows).x, rows) for part in stack.split(PASS_SIZE, dim=1)]
+            features += torch.cat(parts, 1)
         return [
-            z[: len(row)].split([len(points) for points in by_class])
-            for z, row, by_class in zip(features, rows, positions, strict=True)
+            z[: sum(counts)].split(counts)
+            for z, counts in zip(features, [[*map(len, by_class)] for by_class in positions], strict=True)
         ]
 
-    def _embed(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return F.normalize(self.model.network.embed(self.model.phi, self.model.statistics, x), dim=-1)
-
-    def restore_seen(self, seen: Batch) -> None:
-        self.replay.add(seen)
+    @torch.no_grad()
+    def _embed(self, x: Tensor, rows: slice = slice(None)) -> Tensor:
+        """L2-normalised features [R, B, F] of images x of the replicates `rows`."""
+        return F.normalize(self.model.network.embed(self.model.phi[rows], self.model.statistics[rows], x), dim=-1)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, documented, not_negative, positive
+from learners.base import Diagnostics, ModelLearner, Setting, documented, not_negative, positive
 from learners.batch import Batch
 from learners.networks.network import Loss, cross_entropy
 from learners.training.model import Model
+from learners.training.replicate_options import Real
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Options:
     t_squared: bool = documented(True, "multiply by T², so that the size of the gradients does not depend on T")
 
 
-def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def distillation(student: Tensor, teacher: Tensor, temperature: Real) -> Tensor:
     """KL(teacher ‖ student) [R] of the softmaxes at this temperature, mean over the datapoints; logits are [R, B, C].
 
     Computed from log-softmaxes without a division, so that it is finite for any finite logits.
@@ -32,7 +33,7 @@ def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor
     return (log_p.exp() * (log_p - log_q)).sum(-1).mean(1)
 
 
-class LwF(Learner):
+class LwF(ModelLearner):
     """Takes one step per batch on the labels of the new data and on the predictions of the model before the task.
 
     May use: boundaries, and the newest batch. It stores no datapoint.
@@ -64,9 +65,6 @@ class LwF(Learner):
     def begin_task(self) -> None:
         self.task += 1
         self.teacher = self.model.copy()
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self.model.predict(x)
 
     def update(self, batch: Batch) -> Diagnostics:
         return {"loss": self.model.learn(batch, self._loss(batch))}

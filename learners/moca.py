@@ -55,6 +55,7 @@ class MOCA(Learner):
     holds at most `hypotheses` hypotheses. Features are in units of the first batch's.
     """
 
+    needs_features = True
     options_class = Options
     state_fields = ("parameters", "statistics", "moments", "origin", "unit", "batches", "pretrained", "seen")
 
@@ -144,7 +145,7 @@ class MOCA(Learner):
     def _measure(self, batch: Batch) -> None:
         """Count the batch; the first batch sets the origin and the unit of the features."""
         if self.batches == 0:
-            z = self.network.training_features(self._phi, self.statistics, batch.x)[0]
+            z = self.network.embedding_pass(self._phi, self.statistics, batch.x).features
             # Not the standard deviation: in a new network it can be as small as one Adam step's change of a feature.
             rms = z.square().mean((1, 2), keepdim=True).sqrt()
             self.origin, self.unit = z.mean(1, keepdim=True), rms.where(rms > SMALLEST_UNIT, 1)

@@ -6,9 +6,7 @@ Not in the paper; the baseline that FOML must beat.
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
-
-from learners.base import Diagnostics, Learner, Setting, documented, positive
+from learners.base import Diagnostics, ModelLearner, Setting, addition, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.training.model import Model
 
@@ -19,10 +17,11 @@ class Options:
 
     alpha1: float = positive(0.001, "learning rate")
     online_optimizer: Literal["adam", "sgd"] = documented("adam", "optimiser of phi")
+    updates_per_batch: int = addition(at_least_one(1, "steps on each batch"))
 
 
-class Online(Learner):
-    """φ ← Opt(φ, ∇L(φ; D_j)): one gradient step on each batch.
+class Online(ModelLearner):
+    """φ ← Opt(φ, ∇L(φ; D_j)): `updates_per_batch` gradient steps on each batch.
 
     May use: the newest batch. No task id, no boundary, no replay.
     """
@@ -35,8 +34,5 @@ class Online(Learner):
         super().__init__(options, setting)
         self.model = Model.fresh(setting.network, setting.seeds, options.online_optimizer, options.alpha1)
 
-    def predict(self, x: Tensor) -> Tensor:
-        return self.model.predict(x)
-
     def update(self, batch: Batch) -> Diagnostics:
-        return {"loss": self.model.learn(batch)}
+        return self.model.fit(self.options.updates_per_batch, lambda: batch)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from learners.state import Stateful
+from learners.state import Stateful, entries_of_replicates
 
 
 def sequence(seed: int, purpose: str) -> np.random.SeedSequence:
@@ -47,3 +47,6 @@ class Generators(Stateful):
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         for rng, rng_state in zip(self._generators, state, strict=True):
             rng.bit_generator.state = rng_state
+
+    def state_of_replicates(self, states: Sequence[Any], rows: slice = slice(None), copies: Any = None) -> Any:
+        return entries_of_replicates(states, rows)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 
 class Stateful:
     """An object whose state consists of the attributes named in `state_fields`.
 
     An attribute is a tensor, a number, a string, None, a list or (named) tuple of these, or another `Stateful`.
-    Tensors are stored without a copy: code that changes a state must replace its tensors, not write into them.
+    Tensors are stored without a copy: code that changes a state must replace its tensors, not write into them. The
+    first axis of every tensor is that of the replicates, except inside `replicate_lists`.
     """
 
     state_fields: ClassVar[tuple[str, ...]]
+    replicate_lists: ClassVar[tuple[str, ...]] = ()
+    """Those of `state_fields` that are lists with one entry per replicate."""
 
     def state_dict(self) -> Any:
         """The state: attribute name → tensors, numbers, strings, lists, tuples and dicts only."""
@@ -32,6 +39,56 @@ class Stateful:
                 setattr(self, name, value._make(state[name]))
             else:
                 setattr(self, name, _plain(state[name]))
+
+    def state_of_replicates(
+        self, states: Sequence[Any], rows: slice = slice(None), copies: dict[tuple[int, ...], Tensor] | None = None
+    ) -> Any:
+        """The state that a stack has whose replicates are those of these stacks, one after another.
+
+        Args:
+            states: of stacks that have learned equally many batches, as `state_dict` returns them.
+            rows: of one stack, the replicates that are selected.
+            copies: the tensors that were copied so far: a tensor that occurs twice is stored once.
+
+        Raises:
+            ValueError: the states differ in a value that all replicates of a stack share.
+        """
+        copies = {} if copies is None else copies
+        joined = {}
+        for name in states[0]:
+            value, parts = getattr(self, name, None), [state[name] for state in states]
+            if isinstance(value, Stateful):
+                joined[name] = value.state_of_replicates(parts, rows, copies)
+            elif name in self.replicate_lists:
+                joined[name] = entries_of_replicates(parts, rows)
+            else:
+                joined[name] = _of_replicates(parts, rows, copies, name)
+        return joined
+
+
+def entries_of_replicates(parts: Sequence[list[Any]], rows: slice) -> list[Any]:
+    """The entries of lists with one entry per replicate."""
+    return [entry for part in parts for entry in part][rows]
+
+
+def _of_replicates(parts: Sequence[Any], rows: slice, copies: dict[tuple[int, ...], Tensor], name: str) -> Any:
+    first = parts[0]
+    if isinstance(first, Tensor):
+        key = tuple(map(id, parts))
+        if key not in copies:
+            # A copy, since a file with a part of a tensor has all of the tensor.
+            copies[key] = torch.cat(list(parts)) if len(parts) > 1 else first[rows].clone()
+        return copies[key]
+    if isinstance(first, dict):
+        return {key: _of_replicates([part[key] for part in parts], rows, copies, f"{name}.{key}") for key in first}
+    if isinstance(first, list | tuple):
+        if any(len(part) != len(first) for part in parts):
+            raise ValueError(f"{name} must have equally many entries in all states (got {[*map(len, parts)]})")
+        entries = [_of_replicates(each, rows, copies, name) for each in zip(*parts, strict=True)]
+        return entries if isinstance(first, list) else tuple(entries)
+    if any(part != first for part in parts):
+        raise ValueError(f"{name} must be equal in all states (got {parts})")
+    return first
 
 
 def _plain(value: Any) -> Any:

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from learners.base import Diagnostics, Learner, Setting, at_least_one, positive
+from learners.base import Diagnostics, ModelLearner, Setting, at_least_one, positive
 from learners.batch import Batch
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
@@ -20,13 +18,14 @@ class Options:
     update_batch: int = at_least_one(10, "datapoints per update")
 
 
-class TFS(Learner):
+class TFS(ModelLearner):
     """Starts every task with new random weights and a new optimiser, and trains on the datapoints of this task only.
 
     May use: boundaries, and the datapoints of the current task seen so far.
     """
 
     needs_boundaries = True
+    can_start = False  # each task starts from random weights
     changeable = ("alpha",)
     options_class = Options
     state_fields = ("model", "replay", "budget", "task", "task_start")
@@ -47,13 +46,7 @@ class TFS(Learner):
             purpose = f"network of task {self.task}"
             self.model = Model.fresh(self.setting.network, self.setting.seeds, "adam", self.options.alpha, purpose)
 
-    def predict(self, x: Tensor) -> Tensor:
-        return self.model.predict(x)
-
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
         size = self.options.update_batch
         return self.model.fit(self.budget.grant(len(batch)), lambda: self.replay.sample(size, start=self.task_start))
-
-    def restore_seen(self, seen: Batch) -> None:
-        self.replay.add(seen)

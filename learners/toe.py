@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from learners.base import Diagnostics, Learner, Setting, at_least_one, documented, positive
+from learners.base import Diagnostics, ModelLearner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
@@ -24,7 +22,7 @@ class Options:
     growth_every: int = at_least_one(40_000, "see growth", le=1_000_000_000)
 
 
-class TOE(Learner):
+class TOE(ModelLearner):
     """Trains one model on datapoints drawn uniformly from everything seen, including the current batch.
 
     May use: the datapoints seen so far. No task id, no boundary. The number of updates grows with the number of
@@ -46,15 +44,9 @@ class TOE(Learner):
     def without_effect(cls, options: Options) -> dict[str, str]:
         return {"growth_every": "growth: 0"} if options.growth == 0 else {}
 
-    def predict(self, x: Tensor) -> Tensor:
-        return self.model.predict(x)
-
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)
         return self.model.fit(self.budget.grant(len(batch)), lambda: self.replay.sample(self.options.update_batch))
 
     def skip(self, datapoints: int) -> None:
         self.budget.skip(datapoints)
-
-    def restore_seen(self, seen: Batch) -> None:
-        self.replay.add(seen)

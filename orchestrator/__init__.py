@@ -1,6 +1,7 @@
 """Runs, tracks and reports sweeps of online meta-learners.
 
->>> from orchestrator import load_curves, run_sweep
+>>> from orchestrator import load_curves, run_one, run_sweep
+>>> run_one("foml", K=5, stream="rainbow_digits", seeds=3)  # doctest: +SKIP
 >>> result = run_sweep("tune_configs/quickstart.yaml")  # doctest: +SKIP
 >>> curves = load_curves(result.name)                   # doctest: +SKIP
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.sweep.api import run_sweep
+    from orchestrator.sweep.one_run import run_one
     from orchestrator.tracking.reader import load_curves
 
 
@@ -28,10 +30,15 @@ class _SiblingFinder:
 
 
 sys.meta_path.insert(0, _SiblingFinder)
+import_module("streams.command_line").handle_interrupts("orchestrator")  # before a command imports what takes seconds
 
-__all__ = ["load_curves", "run_sweep"]
+__all__ = ["load_curves", "run_one", "run_sweep"]
 
-_HOMES = {"load_curves": "orchestrator.tracking.reader", "run_sweep": "orchestrator.sweep.api"}
+_HOMES = {
+    "load_curves": "orchestrator.tracking.reader",
+    "run_one": "orchestrator.sweep.one_run",
+    "run_sweep": "orchestrator.sweep.api",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-from streams.command_line import CommandLine
+from streams.command_line import CommandLine, end_interrupted_in_one_line
 
 COMMANDS = {
     "sweep": ("orchestrator.sweep.__main__", "run a sweep, or print its plan and cost"),
+    "list": ("orchestrator.list", "list the sweeps of a folder with their states"),
+    "show": ("orchestrator.show", "show a sweep's configuration with every default"),
     "report": ("orchestrator.report.__main__", "write the report of a sweep from MLflow"),
+    "ui": ("orchestrator.ui", "show the curves of a sweep in MLflow's UI"),
     "predict": ("orchestrator.predict", "predict the classes of images with the learner of a run"),
     "rerun": ("orchestrator.rerun", "compute a run again, and compare it bit for bit"),
     "regret": ("orchestrator.regret", "compute the regret against learners trained in hindsight"),
@@ -29,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit code."""
     if argv is None:
         argv = sys.argv[1:]
+        end_interrupted_in_one_line()
         sys.path.append(os.getcwd())  # modules of the user's own learners are found there, after all others
     words = list(argv)
     if words and words[0] in COMMANDS:

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orchestrator.errors import OrchestratorError, fault
+from orchestrator.system import hardware
 from orchestrator.tracking import checkpoints
 from orchestrator.tracking.database import DEFAULT_URI, first_line, open_existing
+from orchestrator.tracking.names import PARENT
 from orchestrator.tracking.reader import ArtifactError, artifact, find
-from orchestrator.tracking.runs import PARENT
 from streams.command_line import CommandLine, command
 from streams.recipe import WHITE
 from streams.sources.decode import pillow_warnings, read_picture, transparency_remark
@@ -71,9 +72,7 @@ class Predictor:
     @property
     def images_per_datapoint(self) -> int:
         """1, or 2 for a learner of pairs."""
-        from learners.networks.architectures import NETWORKS
-
-        return NETWORKS[self.saved[0].network].images_per_datapoint
+        return self.saved[0].images_per_datapoint
 
     def __call__(self, *paths: Path | str) -> np.ndarray:
         """Probabilities [R, B, classes] for image files: one row per image, or per two of them for pairs.
@@ -205,13 +204,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
         action="append",
         default=[],
         metavar="MODULE",
-        help="a learner of your own that may be imported, such as my_learners.averaged; once for each",
+        help="a module of your own that may be imported, such as my_learners.averaged; once for each",
     )
     options = parser.parse_args(argv)
     try:
         predictor = load(options.run, options.tracking_uri, options.step, options.learner_module)
     except OrchestratorError as error:
         raise OrchestratorError(*error.faults, *_read(options.images)[1]) from error
+    hardware.set_threads(1)
     probabilities, size = predictor(*options.images), predictor.images_per_datapoint
     for row in range(probabilities.shape[1]):
         mean = probabilities[:, row].mean(axis=0)

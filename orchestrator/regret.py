@@ -19,13 +19,14 @@ from orchestrator.errors import OrchestratorError, fault
 from orchestrator.protocol import metrics
 from orchestrator.report.derived_curves import with_regret
 from orchestrator.tracking import reader, tables
-from orchestrator.tracking.points import REGRET, Point
+from orchestrator.tracking.names import INTERNAL
+from orchestrator.tracking.points import REGRET, Point, bound_names
 from orchestrator.tracking.reader import SweepRuns
 from orchestrator.tracking.requests import write
 from orchestrator.tracking.tables import HINDSIGHT_FILE
 from streams.command_line import CommandLine, command
 
-_EPOCHS = "foml.hindsight_epochs"
+_EPOCHS = f"{INTERNAL}hindsight_epochs"
 
 
 def add_regret(
@@ -52,6 +53,7 @@ def add_regret(
     from orchestrator.plan.task_store import open_store
     from orchestrator.protocol import hindsight
     from orchestrator.storage.journal import given_before
+    from orchestrator.system import hardware
     from streams.progress import ProgressLine
 
     document, folder = given_before(sweep_folder(storage, name), name, "NAME")
@@ -65,6 +67,7 @@ def add_regret(
         rule = f"this sweep's regret was computed with {stored}, and points in MLflow cannot be changed"
         raise OrchestratorError(fault("--epochs", "", rule, epochs))
     store = open_store(sweep)
+    hardware.set_threads(sweep.threads)
     network = build.build(sweep.network, store.shape, store.classes)
     size = sweep.document.batch_size
     reference = hindsight.reference(store, network, sweep.seeds, sweep.schedule, size, epochs, ProgressLine())
@@ -83,11 +86,14 @@ def _write(runs: SweepRuns, regret: pd.DataFrame) -> None:
             continue
         time_ms = int(runs.client.get_run(configuration.run_id).info.end_time or 0)
         for run in configuration.seeds:
+            if not run.run_id:
+                continue
             points = curves[curves.seed == run.seed]
             _send(runs.client, run.run_id, REGRET, points.step.to_numpy(), points.value.to_numpy(), time_ms)
         by_step = curves.pivot(index="seed", columns="step", values="value").dropna(axis=1)
-        for suffix, values in zip(("", "_low", "_high"), metrics.interval_curve(by_step.to_numpy()), strict=True):
-            _send(runs.client, configuration.run_id, REGRET + suffix, by_step.columns.to_numpy(), values, time_ms)
+        curves_of_seeds = metrics.interval_curve(by_step.to_numpy())
+        for metric, values in zip((REGRET, *bound_names(REGRET)), curves_of_seeds, strict=True):
+            _send(runs.client, configuration.run_id, metric, by_step.columns.to_numpy(), values, time_ms)
 
 
 def _send(client: Any, run_id: str, metric: str, steps: np.ndarray, values: np.ndarray, time_ms: int) -> None:

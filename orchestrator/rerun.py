@@ -18,11 +18,12 @@ from orchestrator.plan import plan
 from orchestrator.plan.plan import Configuration
 from orchestrator.protocol.curves import Curves
 from orchestrator.tracking import provenance
-from orchestrator.tracking.database import DEFAULT_URI, first_line, open_existing
-from orchestrator.tracking.points import BY_TASK, seed_points
-from orchestrator.tracking.reader import ArtifactError, artifact_text, find, history
+from orchestrator.tracking.database import DEFAULT_URI, first_line, in_one_line, open_existing
+from orchestrator.tracking.names import PARENT
+from orchestrator.tracking.points import BY_TASK, WHOLE, Bounds, seed_points
+from orchestrator.tracking.reader import ArtifactError, artifact_text, curves_of_run, find, whole_curves
 from orchestrator.tracking.requests import search
-from orchestrator.tracking.runs import CONFIGURATION_FILE, PARENT
+from orchestrator.tracking.runs import CONFIGURATION_FILE
 from streams import recipes
 from streams.build import cached
 from streams.command_line import INTERRUPTED, CommandLine, command
@@ -37,6 +38,8 @@ _EXIT_CODES = {
     ExitCode.BAD_INPUT: "bad input, one line per fault",
     INTERRUPTED: "interrupted",
 }
+_CHUNK = 40
+"""Batches between two lines of progress; no result depends on it."""
 Points = dict[str, dict[int, float]]
 """Metric → step → value."""
 
@@ -50,12 +53,15 @@ class RecordedRun:
         seeds: requested seed → its points.
         tags: of the run.
         finished: the requested seeds at the end of their streams.
+        bounds: of the points: those of MLflow, or none where the configuration has a table of all points; None if an
+            earlier version wrote the run, which left out diagnostics.
     """
 
     description: dict[str, Any]
     seeds: dict[int, Points]
     tags: dict[str, str]
     finished: set[int]
+    bounds: Bounds | None
 
     @property
     def configuration(self) -> Configuration:
@@ -123,17 +129,31 @@ def _recorded(run: str, uri: str) -> RecordedRun:
     if description["configuration"].get("population"):
         rule = "is a member of a population: its values changed during training, and it continued copied states"
         raise OrchestratorError(fault("run", "", rule, run, "run its sweep again with --rerun, under another name"))
+    if description["configuration"].get("start"):
+        rule = "started from a checkpoint, which it does not hold"
+        raise OrchestratorError(fault("run", "", rule, run, "run its sweep again with --rerun, under another name"))
     seeds = search(client, [mlflow_run.info.experiment_id], "tags.`foml.kind` = 'seed'")
     runs = [mlflow_run] if is_seed else [each for each in seeds if each.data.tags.get(PARENT) == run]
     by_seed = {int(each.data.tags["foml.seed"]): each for each in runs}
-    points = {
-        seed: {name: history(client, each.info.run_id, name) for name in each.data.metrics}
-        for seed, each in by_seed.items()
-    }
+    table = whole_curves(client, tags[PARENT] if is_seed else run)
+    bounds: Bounds | None = WHOLE
+    if table is None:
+        with in_one_line(uri):
+            points = {
+                seed: curves_of_run(client, each.info.run_id, each.data.metrics) for seed, each in by_seed.items()
+            }
+        bounds = Bounds(**description["bounds"]) if "bounds" in description else None
+    else:
+        points = {seed: Points() for seed in by_seed or table.seed.unique().tolist()}
+        for (seed, name), curve in table.groupby(["seed", "metric"]):
+            if seed in points:
+                points[seed][str(name)] = dict(zip(curve.step.tolist(), curve.value.tolist(), strict=True))
     if not any(points.values()):
         raise OrchestratorError(fault("run", "", "has no points", f"{run}, {mlflow_run.info.status}"))
     finished = {seed for seed, each in by_seed.items() if each.info.status == "FINISHED"}
-    return RecordedRun(description, points, tags, finished)
+    if not by_seed and mlflow_run.info.status == "FINISHED":
+        finished = set(points)
+    return RecordedRun(description, points, tags, finished, bounds)
 
 
 def _store(recorded: RecordedRun, run: str) -> TaskStore:
@@ -160,13 +180,13 @@ def _changes(recorded: RecordedRun) -> list[str]:
     def code(commit: str, dirty: str) -> str:
         return commit[:12] + {"true": " with changes", "false": ""}.get(dirty, ", not known whether changed")
 
-    tags = recorded.tags
+    tags, learner = recorded.tags, recorded.description["configuration"]["learner"]
     versions = {
         "code": (
             code(tags.get("foml.git_commit", "unknown"), tags.get("foml.git_dirty", "unknown")),
             code(*provenance.git_state()),
         ),
-        "RESULTS_VERSION": (str(recorded.description["results_version"]), str(plan.RESULTS_VERSION)),
+        "RESULTS_VERSION": (str(recorded.description["results_version"]), str(plan.results_version(learner))),
         "packages": (tags.get("foml.versions", "unknown"), provenance.versions()),
     }
     return [f"{name}: {then} then, {now} now" for name, (then, now) in versions.items() if then != now]
@@ -187,7 +207,7 @@ def _run(recorded: RecordedRun, store: TaskStore, stack: list[int], report: Call
 
     configuration, settings = recorded.configuration, recorded.description["run"]
     resources = settings.get("resources", {})
-    torch.set_num_threads(max(1, int(resources.get("cpus", 1))))
+    hardware.set_threads(resources.get("cpus", 1))
     device = torch.device("cuda" if resources.get("gpus", 0) and torch.cuda.is_available() else "cpu")
     then, now = recorded.tags.get("foml.device", "unknown"), hardware.device_name(device)
     if then != now:
@@ -201,39 +221,50 @@ def _run(recorded: RecordedRun, store: TaskStore, stack: list[int], report: Call
         configuration.network,
         _schedule(configuration.stream["schedule"]),
         device=device,
+        evaluate_past=configuration.evaluate_past,
     )
     online_errors = [recorded.seeds[seed].get("online_error", {}) for seed in stack if seed in recorded.seeds]
-    stop = max((max(steps, default=-1) for steps in online_errors), default=-1) + 1
+    block = (recorded.bounds or WHOLE).block(run.total_batches)  # a task may have ended after the last whole block
+    stop = min(max((max(steps, default=-1) for steps in online_errors), default=-1) + block, run.total_batches)
     if recorded.finished & set(stack):
         stop = run.total_batches
     progress = ProgressLine()
     while not run.finished and run.batches < stop:
-        run.advance(min(settings.get("chunk", 40), stop - run.batches))
+        run.advance(min(_CHUNK, stop - run.batches))
         progress(f"seeds {stack}", run.batches, stop)
     return run.curves
 
 
-def _points(curves: Curves, row: int, diagnostics_every: int = 1) -> Points:
+def _points(curves: Curves, row: int, bounds: Bounds) -> Points:
     points: Points = {}
-    for point in seed_points(curves, row, 0, diagnostics_every):
+    for point in seed_points(curves, row, 0, bounds):
         points.setdefault(point.metric, {})[point.step] = point.value
     return points
 
 
 def _compare(seed: int, recorded: RecordedRun, curves: Curves, row: int) -> CurveDifference:
     """Compare every point of every curve; costs, which differ each time, are not curves."""
-    rerun_points, before = _points(curves, row), recorded.seeds[seed]
-    required = _points(curves, row, recorded.description.get("diagnostics_every", 1))  # an older version sent all
+    before, every_value = recorded.seeds[seed], _points(curves, row, WHOLE)
+    rerun_points = _points(curves, row, recorded.bounds or WHOLE)
     lines, points = [], 0
     for name in {**rerun_points, **before}:
-        if name not in rerun_points and name not in BY_TASK and not name.startswith("online_"):
+        of_every_learner = name in BY_TASK or name.startswith("online_")
+        both = name in rerun_points and name in before  # a version may add a diagnostic or remove one
+        if not both and not of_every_learner:
             continue
         then, now = before.get(name, {}), rerun_points.get(name, {})
+        # A run that a version without bounds began has single values among the means.
+        single_values = every_value.get(name, {})
         points += len(then)
-        unsent = set(required.get(name, {})) - set(then) if seed in recorded.finished else set()
-        if single := sorted((set(then) - set(now)) | unsent):
+        required = seed in recorded.finished and (of_every_learner or recorded.bounds is not None)
+        unsent = set(now) - set(then) if required else set()
+        if single := sorted((set(then) - set(now) - set(single_values)) | unsent):
             lines.append(f"{name}: {len(single)} points are in one of the two only, the first at step {single[0]}")
-        errors = {step: abs(now[step] - then[step]) for step in sorted(set(then) & set(now)) if now[step] != then[step]}
+        errors = {}
+        for step, value in sorted(then.items()):
+            results = [values[step] for values in (now, single_values) if step in values]
+            if results and value not in results:
+                errors[step] = abs(results[0] - value)
         if errors:
             largest = max(errors, key=lambda step: errors[step])
             lines.append(

@@ -10,9 +10,15 @@ Shape letters: B datapoints, V images of a datapoint (1, or 2 for a pair), n row
 C H W channels, height and width of an image.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from streams.command_line import handle_interrupts
+
+handle_interrupts("streams")  # before a command imports what takes seconds
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from streams.recipe import Recipe
 
 
@@ -21,3 +27,10 @@ def recipes() -> "dict[str, type[Recipe]]":
     from streams import recipe  # opening a store must not import the recipes
 
     return recipe.recipes()
+
+
+def from_dataset(dataset: Any, out: "str | Path", **options: Any) -> Any:
+    """The `TaskStore` built from a map-style data set of PyTorch or Hugging Face (see `streams.build.from_dataset`)."""
+    from streams import build
+
+    return build.from_dataset(dataset, out, **options)

@@ -7,13 +7,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from streams.command_line import CommandLine, command
-from streams.errors import OptionError, SourceError, StoreError, fault
-from streams.options import option_faults, recipe_from_words
+from streams.errors import Faults, OptionError, SourceError, StoreError, fault
+from streams.images import ImagePairs, ImageSource, SingleImages
+from streams.options import from_options, option_faults, recipe_from_words
 from streams.pools import first_copies
 from streams.progress import ProgressLine
 from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
+from streams.sources.image_files import Listing
+from streams.sources.objects import list_dataset
 from streams.store import manifest as manifests
 from streams.store.cache import cache_folder, locked
 from streams.store.canonical_json import canonical, digest
@@ -46,10 +50,11 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     requested = _checked_seeds(seeds)
     folder = Path(out).expanduser().absolute()
     report = silent if progress is None else progress
-    faults = option_faults(recipe)
+    existed = (folder / manifests.NAME).is_file()
+    faults = option_faults(recipe) + ([] if existed else recipe.check_locations())
     if faults:
         raise OptionError(*faults)
-    if (folder / manifests.NAME).is_file():
+    if existed:
         _check_data(recipe)
         # A complete store needs no lock, so that it may lie in a read-only folder.
         store = _open(recipe, folder)
@@ -91,6 +96,52 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = Non
     key = digest([manifests.FORMAT_VERSION, recipe.identity(), recipe.fingerprint()], 12)
     name = f"{recipe.name}-{key}"
     return build(recipe, seeds, cache_folder() / "stores" / name, progress)
+
+
+def from_dataset(
+    dataset: Any,
+    out: str | Path,
+    seeds: Iterable[int] = (0,),
+    pairs: bool = False,
+    class_names: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> TaskStore:
+    """Build a store of the recipe `images`, or `image_pairs`, from a data set in Python.
+
+    Args:
+        dataset: map-style, with a length and items by index, as PyTorch's and Hugging Face's: an item is a pair of
+            image and label, or a mapping. An image is of PIL, a tensor or an array. A mapping from `train`,
+            `validation` and `test` to such data sets gives the split.
+        out: the store's folder, which `stream.store` names.
+        seeds: stream seeds, each 0 or above.
+        pairs: whether a datapoint is a pair of images.
+        class_names: the names of the classes 0, 1, ...; those of the data set if None.
+        progress: called while the build runs.
+        options: of the recipe, such as `size`, `channels`, `tasks`, `label_column`.
+
+    Returns:
+        The store, open. If it exists, the data set is not read, and missing seeds are added.
+
+    Raises:
+        See `build`.
+    """
+    kind: type[ImageSource] = ImagePairs if pairs else SingleImages
+
+    class FromDataset(kind):  # type: ignore[valid-type,misc]  # local, so that it is no second recipe of the name
+        def check_locations(self) -> list[str]:
+            """The data set is the location."""
+            return []
+
+        def listing(self) -> Listing:
+            """The images of the data set."""
+            return list_dataset(dataset, self.columns(), class_names)
+
+    faults = Faults(key=kind.name)
+    recipe = from_options(FromDataset, options, faults)
+    faults.check(OptionError)
+    assert recipe is not None
+    return build(recipe, seeds, out, progress)
 
 
 def _check_data(recipe: Recipe) -> None:

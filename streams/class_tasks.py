@@ -11,7 +11,7 @@ import numpy.typing as npt
 from streams.errors import SourceError, fault
 from streams.pools import Rows, rows_by_class
 from streams.randomness import generator
-from streams.recipe import SPLITS, TEST, TRAIN, VALIDATION, Images, Recipe, SeedTable, number
+from streams.recipe import SPLITS, TEST, TRAIN, VALIDATION, Images, Recipe, SeedTable, addition, number
 
 MOST_DATAPOINTS = 100_000_000
 """Of one seed, whose table takes about 2 GB, and five times as much during the build."""
@@ -58,6 +58,10 @@ class ClassTasks(Recipe):
     train: int = number(400, "training points of a task", ge=2)
     validation: int = number(100, "validation points of a task", ge=2)
     test: int = number(100, "test points of a task", ge=2)
+    partition: bool = addition(False, "whether each class is in one task only, as in Split-CIFAR; keep must be 0")
+    task_classes: list[list[str | int]] | None = addition(
+        None, "names of the classes of each task, in order; instead of tasks, classes_per_task and keep"
+    )
 
     @abstractmethod
     def draw_points(self, pools: Sequence[Rows], count: int, rng: np.random.Generator) -> Rows:
@@ -72,14 +76,42 @@ class ClassTasks(Recipe):
             int64 [count, V] rows.
         """
 
-    def points(self, sizes: npt.NDArray[np.int64], count: int) -> int:
+    def points(self, sizes: npt.NDArray[np.int64], count: int, chain: Sequence[Rows] | None) -> int:
         """The number of datapoints of each task in a split; equal for all tasks and seeds, which are stacked.
 
         Args:
             sizes: int64 [classes], images of each class in the split.
             count: the number in the options.
+            chain: the classes of each task, if the options name them.
         """
         return count
+
+    def named_chain(self, images: Images) -> list[Rows] | None:
+        """The numbers of the classes that `task_classes` names for each task; None if it is not given.
+
+        Raises:
+            SourceError: one line for every name that is no class.
+        """
+        if self.task_classes is None:
+            return None
+        number_of = {name: number for number, name in enumerate(images.class_names)}
+        task_names = [[str(name) for name in names] for names in self.task_classes]
+        unknown = sorted({name for names in task_names for name in names} - {*number_of})
+        if unknown:
+            names = ", ".join(images.class_names[:10]) + (", ..." if len(images.class_names) > 10 else "")
+            rule = f"must be names of classes, such as {names}"
+            raise SourceError(*(fault(f"{self.name}.task_classes", rule, name) for name in unknown))
+        return [np.array([number_of[name] for name in names]) for names in task_names]
+
+    def _chain(self, images: Images, seed: int) -> Sequence[Rows]:
+        """The classes of each task of a seed."""
+        named, order = self.named_chain(images), generator(seed, f"{self.name}/classes")
+        if named is not None:
+            return named
+        if self.partition:
+            classes = order.permutation(len(images.class_names))[: self.tasks * self.classes_per_task]
+            return [*classes.reshape(self.tasks, self.classes_per_task)]
+        return [*class_chain(len(images.class_names), self.tasks, self.classes_per_task, self.keep, order)]
 
     @abstractmethod
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
@@ -88,6 +120,15 @@ class ClassTasks(Recipe):
     def check(self) -> list[str]:
         """A task must have a class that the previous one does not have, and a stream must fit into memory."""
         faults = []
+        if self.partition and self.keep:
+            faults.append(fault(f"{self.name}.keep", "must be 0 with partition", self.keep))
+        for number_of, names in enumerate([] if self.task_classes is None else self.task_classes):
+            where = f"{self.name}.task_classes[{number_of}]"
+            if len(names) < self.images_per_datapoint or len({str(name) for name in names}) < len(names):
+                rule = f"must name at least {self.images_per_datapoint} classes, each once"
+                faults.append(fault(where, rule, ", ".join(map(str, names))))
+        if self.task_classes is not None and not self.task_classes:
+            faults.append(fault(f"{self.name}.task_classes", "must not be empty"))
         if self.keep >= self.classes_per_task:
             rule = f"must be below classes_per_task, {self.classes_per_task}"
             faults.append(fault(f"{self.name}.keep", rule, self.keep))
@@ -101,14 +142,13 @@ class ClassTasks(Recipe):
         """The seed's chain of classes, and the datapoints drawn from each task's classes."""
         _check_classes(self, images)
         names = images.class_names
-        order = generator(seed, f"{self.name}/classes")
-        chain = class_chain(len(names), self.tasks, self.classes_per_task, self.keep, order)
+        chain, named = self._chain(images, seed), self.named_chain(images)
         rows, tasks, splits = [], [], []
         for split, count in ((TRAIN, self.train), (VALIDATION, self.validation), (TEST, self.test)):
             rng = generator(seed, f"{self.name}/points {split}")
             inside = np.flatnonzero(images.splits == split)
             pools = [inside[part] for part in rows_by_class(images.classes[inside], len(names))]
-            size = self.points(np.array([len(pool) for pool in pools]), count)
+            size = self.points(np.array([len(pool) for pool in pools]), count, named)
             for task, classes in enumerate(chain):
                 points = self.draw_points([pools[each] for each in classes], size, rng)
                 rows.append(points)
@@ -125,12 +165,18 @@ def _check_classes(recipe: ClassTasks, images: Images) -> None:
     count = len(images.class_names)
     needed = recipe.classes_per_task + (recipe.classes_per_task - recipe.keep) * (recipe.tasks > 1)
     faults = []
-    if count < needed:
+    named = recipe.named_chain(images)
+    if recipe.partition and named is None and count < recipe.tasks * recipe.classes_per_task:
+        rule = f"{recipe.tasks} tasks of {recipe.classes_per_task} classes, no class twice, need "
+        rule += f"{recipe.tasks * recipe.classes_per_task} classes"
+        faults.append(fault(recipe.name, rule, count, "lower tasks or classes_per_task"))
+    elif named is None and count < needed:
         rule = f"tasks of {recipe.classes_per_task} classes that keep {recipe.keep} need at least {needed} classes"
         faults.append(fault(recipe.name, rule, count, "add classes, lower classes_per_task, or raise keep"))
     for split, number_of in SPLITS.items():
         sizes = np.bincount(images.classes[images.splits == number_of], minlength=count)
-        for each in np.flatnonzero(sizes < recipe.least_images):
+        used = np.arange(count) if named is None else np.unique(np.concatenate(named))
+        for each in used[sizes[used] < recipe.least_images]:
             rule = f"must have at least {recipe.least_images} {split} images"
             faults.append(fault(f"class {images.class_names[each]}", rule, sizes[each], "add images or leave it out"))
     if faults:
@@ -155,17 +201,20 @@ class SingleTasks(ClassTasks):
         """`count` distinct images of the task's classes."""
         return rng.permutation(np.concatenate(pools))[:count, None]
 
-    def points(self, sizes: npt.NDArray[np.int64], count: int) -> int:
-        """`count`, or the number of images of the smallest classes."""
+    def points(self, sizes: npt.NDArray[np.int64], count: int, chain: Sequence[Rows] | None) -> int:
+        """`count`, or the number of images of the smallest classes, or of the smallest task whose classes are named."""
+        if chain is not None:
+            return min(count, *(int(sizes[classes].sum()) for classes in chain))
         return min(count, int(np.sort(sizes)[: self.classes_per_task].sum()))
 
     def remarks(self, images: Images) -> list[str]:
         """One line for each split in which every task has fewer points than requested."""
         lines = []
+        named = self.named_chain(images)
         for split, number_of in SPLITS.items():
             sizes = np.bincount(images.classes[images.splits == number_of], minlength=len(images.class_names))
             requested = getattr(self, split)
-            if (points := self.points(sizes, requested)) < requested:
+            if (points := self.points(sizes, requested, named)) < requested:
                 smallest = np.argsort(sizes, kind="stable")[: min(self.classes_per_task, 5)].tolist()
                 classes = ", ".join(f"{images.class_names[each]} ({sizes[each]})" for each in smallest)
                 words = f"every task has {points} {split} points, not {requested}: all that the smallest classes have"

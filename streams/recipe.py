@@ -41,11 +41,14 @@ class Images:
         classes: int32 [n], the class of each image.
         splits: uint8 [n], the source's own pools: 0 train, 1 validation, 2 test.
         class_names: one name per class.
+        tasks: the name of each task that the source gives and its number of images, which are sorted by task; empty if
+            it gives none.
     """
 
     classes: npt.NDArray[np.int32]
     splits: npt.NDArray[np.uint8]
     class_names: tuple[str, ...]
+    tasks: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,10 @@ class Recipe(ABC):
 
     def check(self) -> list[str]:
         """One line for every contradiction between options, which the bounds of a field cannot express."""
+        return []
+
+    def check_locations(self) -> list[str]:
+        """One line for every location without which no store can be built; an existing store needs none."""
         return []
 
     def remarks(self, images: Images) -> list[str]:

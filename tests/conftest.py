@@ -16,6 +16,7 @@ LONGEST = (
     "test_population.py",
     "test_examples.py",
     "test_write.py",
+    "test_contract.py",
 )
 """The slowest test files: they run first, so that two processes end at about the same time."""
 

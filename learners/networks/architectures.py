@@ -1,10 +1,13 @@
-"""The two networks of the paper as PyTorch modules."""
+"""Networks as PyTorch modules: the two of the paper, an MLP and a ResNet-18."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -78,4 +81,115 @@ class SiameseNet(EmbeddingNet):
         return (x[:, 0] - x[:, 1]).square()
 
 
-NETWORKS: dict[str, type[RainbowNet] | type[SiameseNet]] = {"rainbow": RainbowNet, "siamese": SiameseNet}
+class ImageNet(EmbeddingNet):
+    """A network for single images [B, C, H, W], and for pairs [B, 2, C, H, W] by the squared difference of embeddings.
+
+    A subclass defines `embed_images`. Both images of a pair are embedded as one batch of 2B.
+    """
+
+    def embed_images(self, x: Tensor) -> Tensor:
+        """Features [B, F] of images x [B, C, H, W]."""
+        raise TypeError(f"{type(self).__name__} must define embed_images(x)")
+
+    def embed(self, x: Tensor) -> Tensor:
+        if x.dim() == 4:
+            return self.embed_images(x)
+        z: Tensor = self.embed_images(x.flatten(0, 1)).unflatten(0, (-1, 2))
+        return (z[:, 0] - z[:, 1]).square()
+
+
+class MLP(ImageNet):
+    """`layers` × (linear, ReLU) on the pixels, with `hidden` units each, and a linear layer."""
+
+    def __init__(self, image_shape: Sequence[int], classes: int, hidden: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        widths = [math.prod(image_shape), *[hidden] * layers]
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+        self.features = hidden
+        self.head = nn.Linear(hidden, classes)
+
+    def embed_images(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for linear in self.linears:
+            x = F.relu(linear(x))
+        return x
+
+
+class ResNet18(ImageNet):
+    """ResNet-18 for small images: He et al. 2016, with a 3×3 first convolution and without the first max-pool.
+
+    Group norm (Wu & He 2018) by default, with about 16 channels a group, does not depend on the batch; or batch norm.
+    """
+
+    def __init__(
+        self, image_shape: Sequence[int], classes: int, width: int = 64, norm: Literal["group", "batch"] = "group"
+    ) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(image_shape[-3], width, 3, padding=1, bias=False)
+        self.first_norm = _norm(norm, width)
+        widths = [width, width, 2 * width, 4 * width, 8 * width]
+        self.blocks = nn.ModuleList()
+        for stage, (before, after) in enumerate(pairwise(widths)):
+            self.blocks.append(ResidualBlock(before, after, 1 if stage == 0 else 2, norm))
+            self.blocks.append(ResidualBlock(after, after, 1, norm))
+        self.features = widths[-1]
+        self.head = nn.Linear(self.features, classes)
+
+    def embed_images(self, x: Tensor) -> Tensor:
+        x = F.relu(self.first_norm(self.first(x)))
+        for block in self.blocks:
+            x = block(x)
+        return x.mean((-2, -1))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions with norms, added to the input, whose shape a 1×1 convolution adapts where it differs."""
+
+    def __init__(self, before: int, after: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.convolution1 = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.norm1 = _norm(norm, after)
+        self.convolution2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = _norm(norm, after)
+        self.shortcut = nn.Sequential()
+        if before != after:
+            self.shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), _norm(norm, after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.convolution2(F.relu(self.norm1(self.convolution1(x)))))
+        return F.relu(y + self.shortcut(x))
+
+
+def _norm(name: str, channels: int) -> nn.Module:
+    groups = math.gcd(channels, max(1, channels // 16))
+    return nn.BatchNorm2d(channels) if name == "batch" else nn.GroupNorm(groups, channels)
+
+
+Initialisation = Literal["default", "he", "glorot"]
+
+
+def initialise(module: nn.Module, init: Initialisation) -> None:
+    """Draw the weights of all linear layers and convolutions again, and set their biases to 0.
+
+    "he": normal with variance 2 / fan-in (He et al. 2015). "glorot": uniform with variance 2 / (fan-in + fan-out)
+    (Glorot & Bengio 2010). "default": PyTorch's, unchanged.
+    """
+    if init == "default":
+        return
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
+            if init == "he":
+                nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+            else:
+                nn.init.xavier_uniform_(part.weight)
+            if part.bias is not None:
+                torch.nn.init.zeros_(part.bias)
+
+
+NETWORKS: dict[str, type[EmbeddingNet]] = {
+    "rainbow": RainbowNet,
+    "siamese": SiameseNet,
+    "mlp": MLP,
+    "resnet18": ResNet18,
+}
+"""Networks by name."""

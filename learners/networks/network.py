@@ -1,8 +1,8 @@
 """R copies of a network as functions of flat parameters [R, P].
 
 A learner holds flat parameters and calls its `Network` for predictions, gradients and Hessian-vector products.
-`Network` uses autograd and works with any `EmbeddingNet`; the two networks of the paper have faster subclasses with
-equal values in `learners.networks.tangent`.
+`Network` uses autograd and works with any module; the two networks of the paper have faster subclasses with equal
+values in `learners.networks.tangent`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from learners.networks.architectures import EmbeddingNet
+from learners.networks.architectures import EmbeddingNet, Initialisation, initialise
 from learners.seeding import torch_seed
 
 Loss = Callable[[Tensor], Tensor]
@@ -25,6 +25,16 @@ Loss = Callable[[Tensor], Tensor]
 def cross_entropy(y: Tensor) -> Loss:
     """The mean cross-entropy with labels y [R, B]."""
     return CrossEntropy(y)
+
+
+def groups_of(stack: Tensor) -> list[slice]:
+    """The replicates of [R, …] that are computed together: all on a GPU; one by one on a CPU.
+
+    The cache of a CPU holds only one. Its vectorised functions round the last few numbers of a tensor differently, so
+    that one by one a seed's float32 numbers do not depend on the other seeds.
+    """
+    replicates = stack.shape[0]
+    return [slice(r, r + 1) for r in range(replicates)] if stack.device.type == "cpu" else [slice(0, replicates)]
 
 
 class CrossEntropy:
@@ -111,21 +121,24 @@ class AutogradEmbeddingPass(EmbeddingPass):
 
 
 class Network:
-    """R copies of one `EmbeddingNet`, as functions of flat parameters phi [R, P] and batch-norm statistics [R, S].
+    """R copies of one module, as functions of flat parameters phi [R, P] and batch-norm statistics [R, S].
+
+    The statistics are all buffers of floats. Other buffers must be constant.
 
     Attributes:
-        features: number of features F.
+        features: number of features F; 0 if the module is not an `EmbeddingNet`.
         gradient_evaluations: per replicate, the number of datapoints whose gradient was computed; a Hessian-vector
             product counts twice.
     """
 
     def __init__(
         self,
-        make: Callable[[], EmbeddingNet],
+        make: Callable[[], nn.Module],
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        init: Initialisation = "default",
     ) -> None:
-        self._make = make
+        self._make, self._init = make, init
         self.device, self.dtype = torch.device(device), dtype
         with torch.random.fork_rng(devices=[]):  # constructing a module draws weights from the global generator
             self.module = make().to(self.device, dtype)
@@ -133,18 +146,19 @@ class Network:
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.num_batches_tracked = None  # an unused counter that vmap cannot stack
         self._parameters = {name: p.shape for name, p in self.module.named_parameters()}
-        self._statistics = {name: b.shape for name, b in self.module.named_buffers()}
-        self.features = self.module.features
+        self._statistics = {name: b.shape for name, b in self.module.named_buffers() if b.is_floating_point()}
+        self.features = self.module.features if isinstance(self.module, EmbeddingNet) else 0
         self.gradient_evaluations = 0
 
     def initial(self, seeds: Sequence[int], purpose: str = "network") -> tuple[Tensor, Tensor]:
-        """PyTorch's default initialisation, one per seed: parameters [R, P] and initial statistics [R, S]."""
+        """The initial values of each seed: parameters [R, P] and statistics [R, S]."""
         phi, statistics = [], []
         for seed in seeds:
             # PyTorch's initialisers read the global generator: seed it here, and restore it afterwards.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(torch_seed(seed, purpose))
                 module = self._make()
+                initialise(module, self._init)
             phi.append(_flatten(dict(module.named_parameters()), self._parameters))
             statistics.append(_flatten(dict(module.named_buffers()), self._statistics))
         return torch.stack(phi).to(self.device, self.dtype), torch.stack(statistics).to(self.device, self.dtype)
@@ -184,14 +198,21 @@ class Network:
         self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool, features_only: bool
     ) -> tuple[Tensor, Tensor]:
         self.module.train(training)
-        buffers = {name: b.clone() for name, b in _unflatten(statistics.detach(), self._statistics).items()}
 
         def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-            result: Tensor = functional_call(self.module, {**parameters, **buffers}, (x, features_only))
+            arguments = (x, True) if features_only else (x,)
+            result: Tensor = functional_call(self.module, {**parameters, **buffers}, arguments)
             return result
 
-        out = torch.vmap(forward)(_unflatten(phi, self._parameters), buffers, x)
-        return out, torch.cat([statistics[:, :0], *(b.flatten(1) for b in buffers.values())], 1)
+        if features_only and not self.features:
+            raise TypeError(f"{type(self.module).__name__} has no features: it must be a subclass of EmbeddingNet")
+
+        outputs, after = [], []
+        for rows in groups_of(phi):
+            buffers = {name: b.clone() for name, b in _unflatten(statistics[rows].detach(), self._statistics).items()}
+            outputs.append(torch.vmap(forward)(_unflatten(phi[rows], self._parameters), buffers, x[rows]))
+            after.append(torch.cat([statistics[rows, :0], *(b.flatten(1) for b in buffers.values())], 1))
+        return torch.cat(outputs), torch.cat(after)
 
 
 def _flatten(tensors: dict[str, Tensor], shapes: dict[str, torch.Size]) -> Tensor:

@@ -94,7 +94,6 @@ class RainbowPass:
         self._stages.give_back(self._memory)
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
-        """Write the gradient [R, P] from `slope`, that with respect to the logits [R, N, C]."""
         stages = self._stages
         self._slope = slope
         torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
@@ -102,7 +101,6 @@ class RainbowPass:
         self._backward(torch.bmm(slope, self._head), gradient)
 
     def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
-        """Write the gradient [R, P] from that with respect to the features [R, N, F]; zero for the head."""
         self._stages.by_head.zero_()
         self._stages.by_head_bias.zero_()
         self._backward(by_features, gradient)
@@ -116,7 +114,6 @@ class RainbowPass:
         gradient.copy_(stages.gradient)
 
     def tangent(self, v: Tensor) -> Tensor:
-        """The tangent of the logits along v [R, P]."""
         stages, memory = self._stages, self._memory
         stages.parameters.copy_(v)
         stages.first.tangent(memory.first)
@@ -127,7 +124,6 @@ class RainbowPass:
         return logits.baddbmm_(self._features_dot, self._head.transpose(1, 2))
 
     def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
-        """Write H v [R, P] from the tangent of `slope` [R, N, C]. Call immediately after `tangent`."""
         stages, memory = self._stages, self._memory
         torch.bmm(slope.transpose(1, 2), self.features, out=stages.by_head)
         stages.by_head.baddbmm_(self._slope.transpose(1, 2), self._features_dot)

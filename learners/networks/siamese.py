@@ -199,7 +199,6 @@ class SiamesePass:
         self.logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self.features, self._head.transpose(1, 2))
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
-        """Write the gradient [R, P] from `slope`, that with respect to the logits [R, B, C]."""
         self._slope, named = slope, self._unflatten(gradient)
         named["head.weight"].copy_(torch.bmm(slope.transpose(1, 2), self.features))
         named["head.bias"].copy_(slope.sum(1))
@@ -207,7 +206,6 @@ class SiamesePass:
         self._backward(named)
 
     def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
-        """Write the gradient [R, P] from that with respect to the features [R, B, F]; zero for the head."""
         self._by_embedded, named = by_features, self._unflatten(gradient)
         named["head.weight"].zero_()
         named["head.bias"].zero_()
@@ -221,7 +219,6 @@ class SiamesePass:
             _write(named, i, by_parameters)
 
     def tangent(self, v: Tensor) -> Tensor:
-        """The tangent of the logits along v [R, P]."""
         named = self._unflatten(v)
         y: Tensor | None = None
         for i, layer in enumerate(self._layers):
@@ -234,7 +231,6 @@ class SiamesePass:
         return logits.baddbmm_(self._embedded_dot, self._head.transpose(1, 2))
 
     def tangent_backward(self, slope: Tensor, product: Tensor) -> None:
-        """Write H v [R, P] from the tangent of `slope` [R, B, C]. Call immediately after `tangent`."""
         named = self._unflatten(product)
         by_head = torch.bmm(slope.transpose(1, 2), self.features)
         named["head.weight"].copy_(by_head.baddbmm_(self._slope.transpose(1, 2), self._embedded_dot))

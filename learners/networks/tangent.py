@@ -19,7 +19,7 @@ from torch import Tensor
 
 from learners.networks.architectures import EmbeddingNet, RainbowNet
 from learners.networks.cuda_graphs import Recorder, recently_used
-from learners.networks.network import CrossEntropy, EmbeddingPass, Loss, Network, TrainingPass, _unflatten
+from learners.networks.network import CrossEntropy, EmbeddingPass, Loss, Network, TrainingPass, _unflatten, groups_of
 from learners.networks.rainbow import RainbowPass, RainbowStages
 from learners.networks.siamese import SiamesePass
 
@@ -110,12 +110,6 @@ class AutogradLossAtLogits(LogitLoss):
         return product[rows].contiguous()
 
 
-def _at_logits(loss: Loss, logits: Tensor, twice: bool) -> LogitLoss:
-    if isinstance(loss, CrossEntropy):
-        return CrossEntropyAtLogits(loss, logits)
-    return AutogradLossAtLogits(loss, logits, twice)
-
-
 class TangentPass(TrainingPass):
     """A gradient by hand-written passes, with Hessian-vector products if `twice`."""
 
@@ -124,11 +118,15 @@ class TangentPass(TrainingPass):
     ) -> None:
         self._network, self._examples = network, x.shape[1]
         with torch.no_grad():
-            groups = network.groups(phi)
+            groups = groups_of(phi)
             passes = [network.forward_pass(phi[rows], statistics[rows], x[rows]) for rows in groups]
             logits = _join([each.logits for each in passes])
             self.statistics = _join([each.statistics for each in passes])
-            at_logits = _at_logits(loss, logits, twice)
+            at_logits: LogitLoss
+            if isinstance(loss, CrossEntropy):
+                at_logits = CrossEntropyAtLogits(loss, logits)
+            else:
+                at_logits = AutogradLossAtLogits(loss, logits, twice)
             self.loss, self.gradient = at_logits.values, torch.empty_like(phi)
             for rows, each in zip(groups, passes, strict=True):
                 each.backward(at_logits.slope[rows], self.gradient[rows])
@@ -155,7 +153,7 @@ class TangentEmbeddingPass(EmbeddingPass):
         self._network, self._phi = network, phi
         self._passes: list[tuple[slice, list[HessianVectorPass]]] = []
         with torch.no_grad():
-            for rows in network.groups(phi):
+            for rows in groups_of(phi):
                 # With batch norm in training, features depend on the whole batch, which cannot be split.
                 parts = network.parts(x[rows]) if statistics.shape[1] == 0 else [x[rows]]
                 self._passes.append((rows, [network.forward_pass(phi[rows], statistics[rows], part) for part in parts]))
@@ -187,11 +185,6 @@ class TangentNetwork(Network):
     def __init__(self, *args: Any, **where: Any) -> None:
         super().__init__(*args, **where)
         self.recorder = Recorder(self) if self.device.type == "cuda" else None
-
-    def groups(self, phi: Tensor) -> list[slice]:
-        """The replicates of each pass: all together on a GPU; one by one on a CPU, because its cache holds only one."""
-        replicates = phi.shape[0]
-        return [slice(r, r + 1) for r in range(replicates)] if phi.device.type == "cpu" else [slice(0, replicates)]
 
     @abstractmethod
     def forward_pass(self, phi: Tensor, statistics: Tensor, x: Tensor) -> HessianVectorPass:
@@ -244,7 +237,7 @@ class TangentNetwork(Network):
             if recorded is not None:
                 return output(recorded).clone()
         stack = []
-        for rows in self.groups(phi):
+        for rows in groups_of(phi):
             parts = [output(self.prediction_pass(phi[rows], statistics[rows], part)) for part in self.parts(x[rows])]
             stack.append(torch.cat(parts, 1))
         return _join(stack)

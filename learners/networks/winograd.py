@@ -103,6 +103,6 @@ class TileTransform:
         self._rows.forward()
 
     def transpose(self) -> None:
-        """Write the images from the tiles, by the transpose of `forward`."""
+        """Write the images from the tiles."""
         self._rows.transpose()
         self._columns.transpose()

@@ -12,6 +12,7 @@ from learners.batch import Batch
 from learners.networks.network import Loss, Network, cross_entropy
 from learners.state import Stateful
 from learners.training.optim import Optimizer, create_optimizer
+from learners.training.replicate_options import Real
 
 
 class Model(Stateful):
@@ -36,7 +37,7 @@ class Model(Stateful):
         network: Network,
         seeds: Sequence[int],
         optimizer: Literal["adam", "sgd"],
-        rate: float,
+        rate: Real,
         purpose: str = "network",
     ) -> Model:
         """A model with new random weights; with the default purpose, the same for every learner of these seeds."""
@@ -51,10 +52,19 @@ class Model(Stateful):
         with torch.no_grad():
             return self.network.logits(self.phi, self.statistics, x)
 
-    def learn(self, batch: Batch, loss: Loss | None = None) -> Tensor:
-        """Take one optimiser step on the batch; returns the losses [R] before it. The default loss is cross-entropy."""
+    def learn(self, batch: Batch, loss: Loss | None = None, penalty_gradient: Tensor | None = None) -> Tensor:
+        """Take one optimiser step on the batch; returns the losses [R] before it, without a penalty.
+
+        Args:
+            batch: the datapoints.
+            loss: cross-entropy by default.
+            penalty_gradient: [R, P], added to the gradient of the loss.
+        """
         gradient_pass = self.network.training_pass(self.phi, self.statistics, batch.x, loss or cross_entropy(batch.y))
-        self.phi, self.moments = self.optimizer.step(self.phi, gradient_pass.gradient, self.moments)
+        gradient = gradient_pass.gradient
+        if penalty_gradient is not None:
+            gradient = gradient + penalty_gradient
+        self.phi, self.moments = self.optimizer.step(self.phi, gradient, self.moments)
         self.statistics = gradient_pass.statistics
         return gradient_pass.loss
 
@@ -66,4 +76,5 @@ class Model(Stateful):
         for _ in range(updates):
             batch = draw()
             losses.append(self.learn(batch, loss(batch) if loss else None))
-        return {"loss": torch.stack(losses).mean(0)} if losses else {}
+        # Along the second axis: along the first one, the order of the summands depends on the number of replicates.
+        return {"loss": torch.stack(losses, 1).mean(1)} if losses else {}

@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from learners.training.replicate_options import Real, add_quotient, add_scaled, multiply_
+
 AdamZero = Literal["mask", "exact"]
 
 
@@ -46,8 +48,6 @@ class Cotangents(NamedTuple):
 class Optimizer(ABC):
     """The step of an optimiser, and its derivative."""
 
-    rate: float
-
     @abstractmethod
     def initial(self, phi: Tensor) -> Moments:
         """The moments before the first step, for parameters phi [R, P]."""
@@ -69,30 +69,23 @@ class Optimizer(ABC):
             after: the moments after the step.
         """
 
-    @abstractmethod
-    def masked(self, after: Moments) -> Tensor:
-        """The share [R] of parameters whose step is treated as constant."""
-
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """phi − rate · gradient."""
 
-    rate: float
+    rate: Real
 
     def initial(self, phi: Tensor) -> Moments:
         return Moments(None, None, 0)
 
     def step(self, phi: Tensor, gradient: Tensor, moments: Moments) -> tuple[Tensor, Moments]:
-        return torch.sub(phi, gradient, alpha=self.rate), Moments(None, None, moments.steps + 1)
+        return add_scaled(phi, gradient, -self.rate), Moments(None, None, moments.steps + 1)
 
     def pullback(
         self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
     ) -> tuple[Tensor, Cotangents]:
         return -self.rate * v, Cotangents(None, None)
-
-    def masked(self, after: Moments) -> Tensor:
-        raise TypeError("SGD has no moments and no masked parameters")
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,7 @@ class Adam(Optimizer):
     `zero="exact"` keeps the derivative.
     """
 
-    rate: float
+    rate: Real
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-8
@@ -119,7 +112,7 @@ class Adam(Optimizer):
         m = torch.lerp(gradient, moments.m, self.b1)
         s = torch.lerp(gradient.square(), moments.s, self.b2)
         c1, c2 = 1 - self.b1**count, 1 - self.b2**count
-        return torch.addcdiv(phi, m, _root(s / c2) + self.epsilon, value=-self.rate / c1), Moments(m, s, count)
+        return add_quotient(phi, m, _root(s / c2) + self.epsilon, -self.rate / c1), Moments(m, s, count)
 
     def pullback(
         self, v: Tensor, later: Cotangents | None, gradient: Tensor, after: Moments
@@ -131,7 +124,7 @@ class Adam(Optimizer):
         least = self.epsilon if self.zero == "mask" else 0.0
         alive = (q - least).clamp_min_(0).sign_()  # 1, or 0 where q is at most `least`
         d = q + self.epsilon
-        mu = (v / d).mul_(-self.rate / c1)
+        mu = multiply_(v / d, -self.rate / c1)
         # The derivative of the root is infinite at 0. There m is 0 too, so that any root but 0 gives the limit 0.
         sigma = (mu * after.m).div_(q.add_(1 - alive).mul_(d)).mul_(-1 / (2 * c2))
         if later is not None:
@@ -143,10 +136,6 @@ class Adam(Optimizer):
             sigma *= alive
         gamma = (gradient * sigma).mul_(2 * (1 - self.b2)).add_(mu, alpha=1 - self.b1)
         return gamma, Cotangents(mu.mul_(self.b1), sigma.mul_(self.b2))
-
-    def masked(self, after: Moments) -> Tensor:
-        assert after.s is not None
-        return self.dead(after).to(after.s.dtype).mean(1)
 
     def dead(self, after: Moments) -> Tensor:
         """The mask [R, P]: where the root of a step's bias-corrected second moment is at most ε."""
@@ -162,6 +151,6 @@ def _root(s: Tensor) -> Tensor:
     return s.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
 
 
-def create_optimizer(name: Literal["adam", "sgd"], rate: float, zero: AdamZero = "mask") -> Optimizer:
+def create_optimizer(name: Literal["adam", "sgd"], rate: Real, zero: AdamZero = "mask") -> Optimizer:
     """The optimiser called `name` with this learning rate."""
     return Adam(rate, zero=zero) if name == "adam" else SGD(rate)

@@ -38,14 +38,11 @@ class ReplayBuffer(Stateful):
         self._labels[:, self.size : self.size + count] = batch.y.cpu()
         self.size += count
 
-    def sample(self, count: int, start: int = 0, stop: int | None = None) -> Batch:
-        """`count` datapoints per replicate, drawn uniformly with replacement from positions [start, stop)."""
-        stop = self.size if stop is None else stop
-        if not 0 <= start < stop <= self.size:
-            raise ValueError(
-                f"0 <= start < stop <= size must hold, but got start={start}, stop={stop}, size={self.size}"
-            )
-        return self.take(self.generators.integers(start, stop, count))
+    def sample(self, count: int, start: int = 0) -> Batch:
+        """`count` datapoints per replicate, drawn uniformly with replacement from position `start` on."""
+        if not 0 <= start < self.size:
+            raise ValueError(f"0 <= start < size must hold, but got start={start}, size={self.size}")
+        return self.take(self.generators.integers(start, self.size, count))
 
     def choose(self, positions: Sequence[Tensor], count: int) -> Batch:
         """`count` datapoints per replicate, drawn uniformly with replacement from positions[r] (int64, any length)."""
@@ -55,12 +52,12 @@ class ReplayBuffer(Stateful):
         ]
         return self.take(torch.stack(rows))
 
-    def take(self, positions: Tensor) -> Batch:
-        """The datapoints at int64 positions [R, n], with their images."""
+    def take(self, positions: Tensor, rows: slice = slice(None)) -> Batch:
+        """The datapoints at int64 positions [R, n] of the replicates `rows`, with their images."""
         if self._images is None or self._ids is None:
             raise ValueError("the replay buffer must have images and datapoints before it is sampled")
-        ids = self._ids[self._replicates, positions]
-        labels = self._labels[self._replicates, positions]
+        replicates = self._replicates[rows]
+        ids, labels = self._ids[replicates, positions], self._labels[replicates, positions]
         return Batch(self._images.gather(ids), labels.to(self._images.device), ids)
 
     def labels(self, start: int) -> Tensor:

@@ -7,7 +7,8 @@ class UpdateBudget(Stateful):
     """Spreads u = `updates_per_task` evenly over the n batches of a task.
 
     After batch i of n, ⌊u (i+1) / n⌋ updates have been granted in total. With `growth`, u increases by that number for
-    every `growth_every` datapoints seen (paper, appendix A.3: +10 per 100 tasks of 400 datapoints).
+    every `growth_every` datapoints seen (paper, appendix A.3: +10 per 100 tasks of 400 datapoints). A batch that is
+    short at a boundary counts as a batch, and a task with more batches than n receives the updates of each.
 
     >>> budget = UpdateBudget(50, batches_per_task=20)
     >>> [budget.grant(10) for _ in range(4)]

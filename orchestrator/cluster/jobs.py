@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import yaml
 
 from orchestrator.cluster.launcher_file import read_cluster_file
 from orchestrator.config.load import load_sweep
+from orchestrator.config.schema import Sweep
 from orchestrator.console.output import Output
 from orchestrator.errors import ExitCode, OrchestratorError, fault
 from orchestrator.plan.plan import sweep_folder
@@ -151,17 +152,28 @@ def submit(
     _same_state(head, output)
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "sweep.yaml"
-        copy.write_text(yaml.safe_dump(dict(sweep.source), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        copy.touch(mode=0o600)  # addresses in it may hold keys; rsync keeps the mode
+        copy.write_text(yaml.safe_dump(_for_head(sweep), sort_keys=False, allow_unicode=True), encoding="utf-8")
         head.put(copy, f"{SHARED}/jobs/{job}.yaml")
-    storage = sweep.document.storage
-    overrides = [f"storage={storage}"] if is_address(storage) else []
-    words = shlex.join([f"jobs/{job}.yaml", *overrides, *["--rerun"] * rerun, *output.options])
+    words = shlex.join([f"jobs/{job}.yaml", *["--rerun"] * rerun, *output.options])
     state = head.run(f"bash ~/foml/job.sh start {shlex.quote(job)} {words}")
     output.say(f"{sweep.name}: {'runs already' if 'runs already' in state else 'started'} on the cluster")
     if detach:
         follow = _attach_command(cluster, sweep.name, output)
         return RemoteResult(sweep.name, 0, f"follow it: {follow}", resume=follow)
     return attach(cluster, sweep.name, output)
+
+
+def _for_head(sweep: Sweep) -> dict[str, Any]:
+    """The configuration as the head needs it: results in the shared folder or at an address, and no `tracking.uri`.
+
+    The head has an MLflow of its own, so the password of another one stays here. Keys in the addresses of storage and
+    task store are needed there; in the file they are on no command line.
+    """
+    document, storage = dict(sweep.source), sweep.document.storage
+    tracking = {key: value for key, value in dict(document.pop("tracking", None) or {}).items() if key != "uri"}
+    document["storage"] = storage if is_address(storage) else f"{SHARED}/results"
+    return document | ({"tracking": tracking} if tracking else {})
 
 
 def attach(cluster: Path, name: str, output: Output) -> RemoteResult:

@@ -12,18 +12,24 @@ import io
 import json
 import logging
 import re
+import socket
 import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from orchestrator.cluster.images import RESOLVED
 from orchestrator.cluster.kubernetes import check_kubernetes
-from orchestrator.cluster.rules import check_values
+from orchestrator.cluster.rules import PLACEHOLDER, check_values
 from orchestrator.config.strict_yaml import StrictLoader
 from orchestrator.errors import ConfigError, fault
 
 TOKEN = "~/.ray/auth_token"
+SSH_TIMEOUT_S = 2.0
+"""Seconds in which a host must accept a connection."""
 _START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
 
 
@@ -71,6 +77,46 @@ def read_cluster_file(path: Path) -> dict[str, Any]:
     if faults:
         raise ConfigError(*faults)
     return _documents(path)[0]
+
+
+def unreachable_hosts(path: Path) -> list[str]:
+    """One line for each of the user's own hosts, as a file for `ray up` names them, that does not answer ssh."""
+    try:
+        (document, *_) = _documents(path)
+        provider, auth = document["provider"], document.get("auth") or {}
+    except (OSError, ValueError, yaml.YAMLError, KeyError, AttributeError, TypeError):
+        return []  # a fault of the file, which `check_cluster_file` reports
+    if not isinstance(provider, dict) or not isinstance(auth, dict) or "ssh_proxy_command" in auth:
+        return []
+    workers = provider.get("worker_ips")
+    hosts = [("provider.head_ip", provider.get("head_ip"))]
+    hosts += [
+        (f"provider.worker_ips[{n}]", host) for n, host in enumerate(workers if isinstance(workers, list) else ())
+    ]
+    named = [(key, str(host)) for key, host in hosts if host not in (None, "", PLACEHOLDER)]
+    with ThreadPoolExecutor(max(1, len(named))) as pool:
+        problems = list(pool.map(_ssh_problem, (host for _, host in named)))
+    remedy = "start the host, or correct its address; --offline leaves this check out"
+    return [
+        fault(str(path), key, f"must answer ssh within {SSH_TIMEOUT_S:g} s ({problem})", host, remedy)
+        for (key, host), problem in zip(named, problems, strict=True)
+        if problem
+    ]
+
+
+def _ssh_problem(host: str) -> str:
+    """Why the ssh port of a host cannot be reached; empty if it can, or if ssh reaches it through another host."""
+    settings = {"hostname": host, "port": "22"}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # what the user's ~/.ssh/config says of it
+        done = subprocess.run(["ssh", "-G", "--", host], capture_output=True, text=True, timeout=10, check=True)
+        settings |= dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    if {"proxyjump", "proxycommand"} & set(settings):
+        return ""
+    try:
+        socket.create_connection((settings["hostname"], int(settings["port"])), timeout=SSH_TIMEOUT_S).close()
+    except OSError as error:
+        return f"port {settings['port']}: {error.strerror or error}"
+    return ""
 
 
 def _documents(path: Path) -> list[dict[str, Any]]:
@@ -157,11 +203,19 @@ def _aws_requests(document: dict[str, Any], file: str) -> list[str]:
         return []
     shape = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
     faults = []
-    for name, entry in (document.get("available_node_types") or {}).items():
+    start = json.dumps(document.get("head_start_ray_commands"))
+    types = document.get("available_node_types") or {}
+    for name, entry in types.items():
         config = entry.get("node_config") if isinstance(entry, dict) else None
         if isinstance(config, dict):
             request = {"MinCount": 1, "MaxCount": 1} | {key: config[key] for key in config if key != "SubnetIds"}
             report = ParamValidator().validate(request, shape).generate_report()
             rules = [line.partition(", must be one of")[0] for line in report.splitlines()]
             faults += [fault(file, f"available_node_types.{name}.node_config", f"AWS: {rule}") for rule in rules]
+            parameter = name != document.get("head_node_type") and str(config.get("ImageId")).startswith(RESOLVED)
+            if parameter and "node.sh --image" not in start and "IamInstanceProfile" not in json.dumps(types):
+                key = f"available_node_types.{name}.node_config.ImageId"
+                rule = "must be an id: the role that Ray gives the head may not read SSM's parameters"
+                remedy = "run doctor with --fill, or add `bash ~/foml/node.sh --image` to head_start_ray_commands"
+                faults.append(fault(file, key, rule, config["ImageId"], remedy))
     return faults

@@ -61,8 +61,8 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def _has_version(key: str, value: str) -> bool:
-    if key.endswith(".ImageId"):  # AWS
-        return value.startswith("ami-")
+    if key.endswith(".ImageId"):  # AWS; EC2 resolves a parameter to one id
+        return value.startswith(("ami-", "resolve:ssm:/"))
     if key.endswith(".sourceImage"):  # Google Cloud
         return "/family/" not in value
     return not _CONTAINER_IMAGE.search(key) or pinned(value)

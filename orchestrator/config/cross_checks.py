@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.schedulers import PbtOptions, Scheduler
-from orchestrator.config.schema import Document, LearnerSpec, Search, Sweep
+from orchestrator.config.schedulers import PbtOptions, RunAll, Scheduler
+from orchestrator.config.schema import Document, LearnerSpec, Objective, Search, Sweep
 from streams.errors import Faults
 from streams.schedule import HeldBack, Schedule
 
@@ -90,6 +90,20 @@ def check_budget(document: Document, faults: Faults) -> None:
             faults.add(f"price.{unit}", rule, f"{getattr(price, unit):g}", remedy)
 
 
+def check_pack(document: Document, scheduler: Scheduler, faults: Faults) -> None:
+    """Check that a search whose trials depend on each other has no packs."""
+    pack = document.resources.pack
+    if isinstance(pack, int) and pack > 1:
+        unsuitable = []
+        if document.search.algorithm == "optuna":
+            unsuitable.append("search.algorithm is optuna")
+        if not isinstance(scheduler, RunAll):
+            unsuitable.append(f"search.scheduler is {'pbt' if isinstance(scheduler, PbtOptions) else 'asha'}")
+        for condition in unsuitable:
+            rule = f"must be 1 or auto where {condition}: packs are for grids and random search without a scheduler"
+            faults.add("resources.pack", rule, pack)
+
+
 def check_interval(scheduler: Scheduler, datapoints: int, faults: Faults) -> None:
     """Check a scheduler against the number of datapoints of the stream."""
     if isinstance(scheduler, PbtOptions) and scheduler.interval is not None and scheduler.interval >= datapoints:
@@ -108,12 +122,17 @@ def check_size(document: Document, learners: Sequence[LearnerSpec], faults: Faul
         faults.add("learners", rule, f"{total:,}", "use shorter grids, or draw values with search.samples")
 
 
-def check_scheduler(scheduler: Scheduler, search: Search, learners: Sequence[LearnerSpec], faults: Faults) -> None:
-    """Check a scheduler against the search and the learners."""
+def check_scheduler(
+    scheduler: Scheduler, search: Search, objective: Objective, learners: Sequence[LearnerSpec], faults: Faults
+) -> None:
+    """Check a scheduler against the search, the objective and the learners."""
     if not isinstance(scheduler, PbtOptions):
         return
     from learners import registry
 
+    if objective.last is not None or objective.metric not in ("cumulative_error", "validation_error", "online_error"):
+        rule = "must be cumulative_error, validation_error or online_error where the scheduler is pbt"
+        faults.add("objective", rule, objective.model_dump(exclude_none=True))
     if search.algorithm == "optuna":
         rule = "must be random where the scheduler is pbt, whose population is drawn before it starts"
         faults.add("search.algorithm", rule, search.algorithm)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
-from orchestrator.config.cross_checks import check_budget, check_options, check_scheduler, check_size, stream_facts
+from orchestrator.config.cross_checks import (
+    check_budget,
+    check_options,
+    check_pack,
+    check_scheduler,
+    check_size,
+    stream_facts,
+)
 from orchestrator.config.schedulers import SCHEDULERS, Scheduler
-from orchestrator.config.schema import Document, LearnerSpec, Sweep
+from orchestrator.config.schema import Document, LearnerSpec, Start, Sweep
 from orchestrator.config.search_space import is_space, read_space
-from orchestrator.config.strict_yaml import MAX_DEPTH, overridden, read_yaml
-from orchestrator.errors import ConfigError
+from orchestrator.config.strict_yaml import MAX_DEPTH, CommaSeparated, overridden, read_yaml
+from orchestrator.errors import ConfigError, fault
 from streams import recipes
 from streams.errors import MASK, Faults
-from streams.options import explain, from_options, model_of, unknown_name
+from streams.options import explain, from_options, model_of, nearest, unknown_name
 from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
 
@@ -28,20 +39,44 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def ready_sweeps() -> dict[str, Path]:
+    """The sweeps that are part of this package: name → file."""
+    folder = Path(str(files("tune_configs")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
 def default_file() -> Path:
     """The quickstart's configuration file, which is part of the package."""
-    return Path(str(files("tune_configs") / "quickstart.yaml"))
+    return ready_sweeps()["quickstart"]
 
 
 def load_sweep(file: Path | str | None = None, overrides: Sequence[str] = ()) -> Sweep:
     """Read and check a sweep; `key=value` overrides the YAML, which overrides the defaults.
 
+    Args:
+        file: a YAML file, or the name of a ready sweep where no file has that name; the quickstart if None.
+        overrides: `key=value` arguments.
+
     Raises:
         ConfigError: one line for everything that is wrong.
     """
-    path = default_file() if file is None else Path(file)
-    name = str(path) if file is not None else f"tune_configs/{path.name}"
+    path, name = located(file)
     return check_sweep(overridden(read_yaml(path, name), overrides), name, str(path.parent.absolute()))
+
+
+def located(file: Path | str | None) -> tuple[Path, str]:
+    """The path of a sweep's file, and what messages call it; see `load_sweep`."""
+    if file is None:
+        return default_file(), "tune_configs/quickstart.yaml"
+    path, name = Path(file), str(file)
+    if path.name != name or not name or path.suffix or path.is_file():
+        return path, name
+    ready = ready_sweeps()
+    if name in ready:
+        return ready[name], f"tune_configs/{name}.yaml"
+    near = nearest(name, list(ready))
+    remedy = f"did you mean {near}?" if near else ""
+    raise ConfigError(fault(name, "", f"must be a YAML file or a ready sweep ({', '.join(ready)})", remedy=remedy))
 
 
 def check_sweep(document: Mapping[str, Any], file: str = "configuration", folder: str | None = None) -> Sweep:
@@ -63,6 +98,11 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration", folder
         top = Document.model_validate(dict(document))
     except ValidationError as error:
         explain(error, faults, Document)
+    if folder is not None:
+        from learners import registry  # imports torch
+
+        registry.search_also(folder)
+    document = _with_grids(document)
     stream, learners = document.get("stream"), document.get("learners")
     recipe = store = schedule = facts = None
     if isinstance(stream, Mapping):
@@ -70,28 +110,59 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration", folder
     if top is not None and recipe is not None and schedule is not None:
         facts = stream_facts(schedule, top.batch_size, recipe.classes)
     specs = []
-    if folder is not None:
-        from learners import registry  # imports torch
-
-        registry.search_also(folder)
     for index, entry in enumerate(learners if isinstance(learners, list) else ()):
         if isinstance(entry, Mapping):
             algorithm = top.search.algorithm if top else "random"
             specs.append(_learner(dict(entry), algorithm, schedule, facts, faults.at("learners", index)))
+    scheduler = network = None
     if top is not None and recipe is not None:
-        _check_network(top, recipe, faults)
-    scheduler = None
+        network = _network(top.network, recipe.images_per_datapoint, faults.at("network"))
     if top is not None:
         check_budget(top, faults)
         scheduler = _scheduler(top.search.scheduler, faults.at("search.scheduler"))
     faults.check(ConfigError)
     assert top is not None and recipe is not None and schedule is not None and scheduler is not None
     valid = tuple(spec for spec in specs if spec is not None)
-    check_scheduler(scheduler, top.search, valid, faults)
+    check_scheduler(scheduler, top.search, top.objective, valid, faults)
+    check_pack(top, scheduler, faults)
     check_size(top, valid, faults)
     faults.check(ConfigError)
-    own_modules = any("." in spec.name for spec in valid)
-    return Sweep(file, document, top, recipe, store, schedule, valid, scheduler, folder if own_modules else None)
+    assert network is not None
+    own_network = isinstance(top.network, dict) and "class" in top.network
+    own_modules = any("." in spec.name for spec in valid) or own_network or top.objective.function is not None
+    folder = folder if own_modules else None
+    return Sweep(file, document, top, recipe, store, schedule, valid, scheduler, network, folder)
+
+
+def _with_grids(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document with a grid for each `CommaSeparated` value, or a list for an option that takes one."""
+    entries = document.get("learners")
+    if not isinstance(entries, list) or not any(
+        isinstance(value, CommaSeparated) for entry in entries if isinstance(entry, Mapping) for value in entry.values()
+    ):
+        return document
+    return {**document, "learners": [_with_grid(entry) if isinstance(entry, Mapping) else entry for entry in entries]}
+
+
+def _with_grid(entry: Mapping[str, Any]) -> dict[str, Any]:
+    from learners import registry  # imports torch
+
+    lists: set[str] = set()
+    with suppress(ValueError, TypeError):  # a wrong name is a fault later
+        model = model_of(registry.learner_class(entry["name"]).options_class)
+        lists = {key for key, item in model.model_fields.items() if _takes_list(item.annotation)}
+    return {
+        key: value if not isinstance(value, CommaSeparated) else list(value) if key in lists else {"grid": list(value)}
+        for key, value in entry.items()
+    }
+
+
+def _takes_list(annotation: Any) -> bool:
+    """Whether a value of this type may be a list."""
+    kind = get_origin(annotation) or annotation
+    if isinstance(kind, type) and issubclass(kind, list | tuple):
+        return True
+    return any(_takes_list(part) for part in get_args(annotation)) if kind in (Union, UnionType) else False
 
 
 def _stream(entry: dict[str, Any], faults: Faults) -> tuple[Recipe | None, str | None, Schedule | None]:
@@ -107,7 +178,7 @@ def _stream(entry: dict[str, Any], faults: Faults) -> tuple[Recipe | None, str |
     recipe: Recipe | None = None
     if (kind := _named(name, recipes(), faults)) is not None:
         recipe = from_options(kind, entry, faults, ["name", "store", "schedule", "held_back"])
-    if recipe is not None and (lines := recipe.check()):
+    if recipe is not None and (lines := recipe.check() + ([] if store is not None else recipe.check_locations())):
         faults.extend(f"{faults.file}: {faults.key}.{line.removeprefix(f'{recipe.name}.')}" for line in lines)
         recipe = None
     return recipe, store, schedule
@@ -163,6 +234,11 @@ def _learner(
         rule = f"needs task boundaries, which the schedule {schedule.name} has not"
         faults.add("name", rule, name, "use the schedule sequential, or leave it out")
     model = model_of(learner.options_class)
+    start = entry.pop("start", None) if "start" not in model.model_fields else None
+    if start is not None and not (isinstance(start, str) and start):
+        faults.add("start", "must be a checkpoint file that ends in .pt, or the id of a run", start)
+    elif start is not None and not learner.can_start:
+        faults.add("start", f"{name} cannot start from the weights of a learner", start, "leave it out")
     searched = {key for key, value in entry.items() if is_space(value) and key in model.model_fields}
     fixed = {key: value for key, value in entry.items() if key not in searched}  # with keys that are unknown
     spaces = {}
@@ -176,22 +252,51 @@ def _learner(
     try:
         values = model.model_validate(fixed)
     except ValidationError as error:
-        explain(error, faults, model, ["name"])
+        explain(error, faults, model, ["name", "start"])
         return None
+    additions = {item.name: item.default for item in fields(learner.options_class) if item.metadata.get("addition")}
     resolved = {key: getattr(values, key) for key in model.model_fields if key not in spaces}
-    spec = LearnerSpec(name, resolved, spaces)
+    resolved = {key: value for key, value in resolved.items() if key not in additions or value != additions[key]}
+    spec = LearnerSpec(name, resolved, spaces, Start(start) if isinstance(start, str) else None)
     if stream is not None:
         check_options(spec, stream, faults)
     return spec
 
 
-def _check_network(top: Document, recipe: Recipe, faults: Faults) -> None:
-    from learners.networks.build import default_for
+def _network(entry: str | Mapping[str, Any] | None, images_per_datapoint: int, faults: Faults) -> str | None:
+    """The description of the network; None, and a fault, if it is wrong."""
+    from learners.networks import build  # imports torch
 
-    network = default_for(recipe.images_per_datapoint)
-    if top.network not in (None, network):
-        rule = f"must be {network} for a stream of {recipe.images_per_datapoint} image(s) a datapoint"
-        faults.add("network", rule, top.network)
+    names = build.names_for(images_per_datapoint)
+    options = {"name": names[0] if entry is None else entry} if not isinstance(entry, Mapping) else dict(entry)
+    if "class" in options:
+        return _own_network(options, faults)
+    name = options.pop("name", None)
+    if name not in names:
+        rule = f"must be one of {', '.join(names)} for a stream of {images_per_datapoint} image(s) a datapoint"
+        faults.add("name" if isinstance(entry, Mapping) else "", rule, name, "or a mapping with class: module.Class")
+        return None
+    kind = build.OPTIONS.get(name, build.InitialOptions)
+    values = from_options(kind, options, faults, ["name"])
+    return None if values is None else build.write({"name": name, **_unlike_defaults(values)})
+
+
+def _own_network(options: dict[str, Any], faults: Faults) -> str | None:
+    from learners.networks import build  # imports torch
+
+    path = options.pop("class")
+    initial = from_options(build.InitialOptions, {k: options.pop(k) for k in ("init",) if k in options}, faults)
+    try:
+        kind = build.module_class({"class": path})
+        inspect.signature(kind).bind((1, 1, 1), 2, **options)
+    except (ValueError, TypeError) as error:
+        faults.add("", f"class {path}: {error}", remedy="it is called with image_shape, classes and the options")
+        return None
+    return None if initial is None else build.write({"class": path, **options, **_unlike_defaults(initial)})
+
+
+def _unlike_defaults(options: Any) -> dict[str, Any]:
+    return {item.name: value for item in fields(options) if (value := getattr(options, item.name)) != item.default}
 
 
 def _check_values(value: Any, faults: Faults, depth: int = 0) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from orchestrator.config.schedulers import Scheduler
 from orchestrator.config.search_space import Space
@@ -16,6 +17,31 @@ from streams.schedule import Schedule
 
 MAX_SEEDS = 1_000
 """Seeds of a configuration, all of which one learner actor trains."""
+
+
+AUTO_CHUNK = AUTO_PACK = "auto"
+MAX_CHUNK = 1_000_000
+MAX_PACK = 10_000
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def _seconds(value: Any) -> Any:
+    """The seconds of a duration such as 30m; other values as they are.
+
+    >>> _seconds("30m"), _seconds("1.5h"), _seconds(45)
+    (1800.0, 5400.0, 45)
+    """
+    if not isinstance(value, str):
+        return value
+    parts = _DURATION.fullmatch(value.strip())
+    if parts is None:
+        raise ValueError("must be a duration such as 90s, 30m or 2h")
+    return float(parts[1]) * _UNITS[parts[2]]
+
+
+Duration = Annotated[float, BeforeValidator(_seconds)]
+"""Seconds, written as a number with a unit: s, m, h or d; without a unit, seconds."""
 
 
 class _Section(BaseModel):
@@ -48,11 +74,58 @@ class Budget(_Section):
     money: float | None = Field(default=None, gt=0)
 
 
-class Objective(_Section):
-    """The metric that a sweep minimises: its mean over seeds."""
+PAST_METRICS = ("average_accuracy", "backward_transfer", "forgetting")
+"""They need `evaluate_past`."""
+_MAXIMISED = ("forward_transfer", "average_accuracy", "backward_transfer")
 
-    metric: Literal["cumulative_error", "validation_error", "online_error"] = "cumulative_error"
-    mode: Literal["min"] = "min"
+
+class Objective(_Section):
+    """What a sweep minimises or maximises: its mean over seeds.
+
+    Attributes:
+        metric: a ready one; `cumulative_error` if there is no function.
+        mode: follows from a ready metric; of a function, `min` unless it is given.
+        last: average over this many tasks at the end.
+        error: the threshold of `points_to`.
+        function: the import path of a function of the curves (`orchestrator.protocol.objectives`).
+    """
+
+    metric: (
+        Literal[
+            "cumulative_error",
+            "validation_error",
+            "online_error",
+            "points_to",
+            "forward_transfer",
+            "gradient_evaluations",
+            "seconds",
+            "average_accuracy",
+            "backward_transfer",
+            "forgetting",
+        ]
+        | None
+    ) = None
+    mode: Literal["min", "max"] | None = None
+    last: int | None = Field(default=None, ge=1)
+    error: float | None = Field(default=None, gt=0, lt=1)
+    function: str | None = Field(default=None, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)+$")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Objective:
+        if self.function is not None and self.metric is not None:
+            raise ValueError("must have metric or function, not both")
+        metric, mode = self.metric, self.mode or "min"
+        if self.function is None:
+            metric = metric or "cumulative_error"
+            mode = "max" if metric in _MAXIMISED else "min"
+            if self.mode not in (None, mode):
+                raise ValueError(f"mode must be {mode} for {metric}")
+        self.__dict__.update(metric=metric, mode=mode)  # the model is frozen
+        if self.last is not None and self.metric not in ("validation_error", "online_error"):
+            raise ValueError("last goes with validation_error and online_error")
+        if (self.error is not None) != (self.metric == "points_to"):
+            raise ValueError("error goes with points_to, and points_to needs it, such as error: 0.3")
+        return self
 
 
 class Search(_Section):
@@ -78,10 +151,19 @@ class Resources(_Section):
     Attributes:
         cpus: torch uses this many threads, and at least one.
         gpus: fractions share a GPU.
+        pack: the most replicates of an actor that trains several trials, or `auto`.
     """
 
     cpus: float = Field(default=1, gt=0, le=1_024)
     gpus: float = Field(default=0, ge=0, le=1_024)
+    pack: int | str = 1
+
+    @field_validator("pack")
+    @classmethod
+    def _pack(cls, pack: int | str) -> int | str:
+        if pack != AUTO_PACK and (isinstance(pack, str) or not 1 <= pack <= MAX_PACK):
+            raise ValueError(f"must be {AUTO_PACK}, or a whole number from 1 to {MAX_PACK}")
+        return pack
 
 
 class Tracking(_Section):
@@ -90,41 +172,58 @@ class Tracking(_Section):
     Attributes:
         uri: MLflow's tracking URI.
         experiment: the sweep's name if None.
-        diagnostics_every: batches between two points of a learner's diagnostics.
+        points: the most points of a curve in MLflow; a longer one has the means of blocks of equal length.
+        diagnostics_every: a learner's diagnostics have one point where errors and losses have this many.
+        seed_runs: whether each seed has a run of its own, with its curves.
     """
 
     uri: str = Field(default="sqlite:///mlflow.db", min_length=1)
     experiment: str | None = None
+    points: int = Field(default=200, ge=10, le=1_000_000)
     diagnostics_every: int = Field(default=10, ge=1, le=1_000_000_000)
+    seed_runs: bool = True
 
 
 class Document(_Section):
     """The top level of a sweep's YAML; `stream` and `learners` are checked against their own dataclasses afterwards.
 
     Attributes:
-        chunk: batches between two chunk files.
+        chunk: batches between two chunk files, or `auto`: about ten seconds.
         retries: times that a trial is started again after its actor died.
         max_failures: trials that may fail before the sweep stops.
+        trial_timeout: the longest time between two results of a trial; one that exceeds it is ended, as if its actor
+            had died. None: a trial is only reported.
+        shutdown_grace: time for a stopped sweep to end; chunks that are in flight near its end are given up.
         keep_checkpoints: `last`, `all` (one a task), or one every n tasks.
+        network: a name, or a mapping with `name` or `class` and options.
+        evaluate_past: evaluate all past tasks again at the `end`, or every n tasks and at the end; None for never.
     """
 
     name: str = Field(min_length=1, max_length=200)
     stream: dict[str, Any]
     learners: list[dict[str, Any]] = Field(min_length=1, max_length=1_000)
     seeds: int | list[int]
-    network: str | None = None
+    network: str | dict[str, Any] | None = None
     batch_size: int = Field(default=10, ge=1, le=100_000)
     objective: Objective = Objective()
+    evaluate_past: str | int | None = None
     search: Search = Search()
     resources: Resources = Resources()
     tracking: Tracking = Tracking()
-    chunk: int = Field(default=40, ge=1, le=1_000_000)
+    chunk: int | str = AUTO_CHUNK
     retries: int = Field(default=3, ge=0, le=1_000)
     max_failures: int | None = Field(default=None, ge=0)
+    trial_timeout: Duration | None = Field(default=None, ge=1, le=2_592_000)
+    shutdown_grace: Duration = Field(default=30, ge=1, le=86_400)
     storage: str = Field(default="results", min_length=1)
     keep_checkpoints: str | int = "last"
     price: Price | None = None
     budget: Budget | None = None
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _objective(cls, objective: Any) -> Any:
+        return {"metric": objective} if isinstance(objective, str) else objective
 
     @field_validator("seeds")
     @classmethod
@@ -141,12 +240,52 @@ class Document(_Section):
             raise ValueError("must be a list of different numbers of at least 0, and not empty")
         return seeds
 
+    @field_validator("evaluate_past")
+    @classmethod
+    def _evaluate_past(cls, past: str | int | None) -> str | int | None:
+        if past not in ("end", None) and (isinstance(past, str) or past < 1):
+            raise ValueError("must be end, or every n tasks: a whole number of at least 1")
+        return past
+
+    @model_validator(mode="after")
+    def _past_is_evaluated(self) -> Document:
+        if self.objective.metric in PAST_METRICS and self.evaluate_past is None:
+            raise ValueError(f"objective {self.objective.metric} needs evaluate_past, such as evaluate_past: end")
+        return self
+
+    @field_validator("chunk")
+    @classmethod
+    def _chunk(cls, chunk: int | str) -> int | str:
+        if chunk != AUTO_CHUNK and (isinstance(chunk, str) or not 1 <= chunk <= MAX_CHUNK):
+            raise ValueError(f"must be {AUTO_CHUNK}, or a whole number from 1 to {MAX_CHUNK}")
+        return chunk
+
     @field_validator("keep_checkpoints")
     @classmethod
     def _keep_checkpoints(cls, keep: str | int) -> str | int:
         if keep not in ("last", "all") and (isinstance(keep, str) or keep < 1):
             raise ValueError("must be last, all, or one every n tasks: a whole number of at least 1")
         return keep
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a learner starts from.
+
+    Attributes:
+        source: as in YAML: a file, or a run in MLflow.
+        path: the file; empty until the source is resolved.
+        digest: the SHA-256 of the file, likewise.
+    """
+
+    source: str
+    path: str = ""
+    digest: str = ""
+
+    @property
+    def label(self) -> str:
+        """For people: the end of the path, or the start of the run's id."""
+        return "/".join(self.source.split("/")[-2:]) if self.source.endswith(".pt") else self.source[:8]
 
 
 @dataclass(frozen=True)
@@ -157,11 +296,13 @@ class LearnerSpec:
         name: as in YAML.
         fixed: the options that have one value.
         spaces: the search spaces of the other options.
+        start: the checkpoint that it starts from; None for the initial weights of its seed.
     """
 
     name: str
     fixed: dict[str, Any]
     spaces: dict[str, Space]
+    start: Start | None = None
 
     @property
     def drawn_spaces(self) -> dict[str, Space]:
@@ -182,7 +323,8 @@ class Sweep:
         schedule: of the stream.
         learners: with their options and search spaces.
         scheduler: of the search.
-        folder: where modules of the user's own learners are searched, besides Python's path; None if there are none.
+        network: its description (`learners.networks.build.write`).
+        folder: where the user's own modules are searched, besides Python's path; None if there are none.
     """
 
     file: str
@@ -193,6 +335,7 @@ class Sweep:
     schedule: Schedule
     learners: tuple[LearnerSpec, ...]
     scheduler: Scheduler
+    network: str
     folder: str | None = None
 
     @property
@@ -213,9 +356,3 @@ class Sweep:
     def threads(self) -> int:
         """Torch's threads in one learner actor."""
         return max(1, int(self.document.resources.cpus))
-
-    @property
-    def network(self) -> str:
-        from learners.networks.build import default_for  # imports torch
-
-        return self.document.network or default_for(self.recipe.images_per_datapoint)

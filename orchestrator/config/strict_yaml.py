@@ -157,11 +157,20 @@ def _problem(error: yaml.YAMLError) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
+class CommaSeparated(list[Any]):
+    """The values of `foml.K=1,5,10`: a grid, unless the option takes a list."""
+
+
+_LISTS = (["seeds"], ["search", "scheduler", "mutate"])
+"""Keys outside of learners that take a list."""
+
+
 def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """A copy of the document with the values of `key=value` words.
 
     A key is written `search.samples`, `learners.0.alpha1` or `learners[0].alpha1`; `foml.alpha1` is an option of the
-    only learner of that name.
+    only learner of that name. Values separated by commas are `CommaSeparated` for an option of a learner, and a list
+    for a key that takes one.
 
     Raises:
         ConfigError: one line for each invalid word.
@@ -191,7 +200,7 @@ def _override(document: dict[str, Any], word: str, faults: Faults) -> str | None
     if steps is None:
         return None
     try:
-        value = parsed(text)
+        value = _value(steps, text)
     except yaml.YAMLError:
         shown = text if len(text) <= 80 else f"{text[:77]}..."
         faults.add(key, "must be a YAML value", shown)
@@ -213,6 +222,24 @@ def _override(document: dict[str, Any], word: str, faults: Faults) -> str | None
                 part[step] = {}
             part = part[step]
     return Faults("").at(*steps).key
+
+
+def _value(steps: Sequence[str | int], text: str) -> Any:
+    """The value of a word: of the text as YAML, or of each part between commas where the key takes several values.
+
+    Raises:
+        yaml.YAMLError: the text, or a part of it, is not YAML.
+    """
+    value = parsed(text)
+    is_option = len(steps) == 3 and steps[0] == "learners" and steps[2] != "name"
+    is_plain = isinstance(value, str) and not text.lstrip().startswith(("'", '"'))
+    if not is_plain or "," not in text or not (is_option or list(steps) in _LISTS):
+        return value
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise yaml.YAMLError("a value is missing beside a comma")
+    values = map(parsed, parts)
+    return CommaSeparated(values) if is_option else list(values)
 
 
 def _steps(document: Mapping[str, Any], key: str, faults: Faults) -> list[str | int] | None:

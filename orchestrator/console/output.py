@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from orchestrator.console.progress import Progress
 from streams.errors import masked
 from streams.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from orchestrator.console.progress import Progress
+    from orchestrator.protocol.objectives import ObjectiveMetric
+
+SLOW_S = 2.0
+"""Seconds from which on a step reports how long it took."""
 
 
 @dataclass(frozen=True)
@@ -35,17 +43,29 @@ class Output:
         if not self.quiet:
             print(masked(line), file=sys.stderr, flush=True)
 
+    @contextmanager
+    def step(self, action: str) -> Iterator[None]:
+        """In a terminal, say what this block does before it starts, and how long it took if it was slow."""
+        if self.quiet or not sys.stderr.isatty():
+            yield
+            return
+        self.say(f"{action} …")
+        start = time.monotonic()
+        yield
+        if (seconds := time.monotonic() - start) >= SLOW_S:
+            self.say(f"{action}: {seconds:.0f} s")
+
     def build_progress(self) -> Callable[[str, int, int], None]:
         """The progress callback of a task store's build."""
         return _ignore if self.quiet else ProgressLine()
 
     @contextmanager
-    def showing(self, progress: Progress, metric: str, on_screen: Callable[[], None]) -> Iterator[None]:
+    def showing(self, progress: Progress, objective: ObjectiveMetric, on_screen: Callable[[], None]) -> Iterator[None]:
         """Show the progress inside this block: on a screen in a terminal, else as lines.
 
         Args:
             progress: the sweep's.
-            metric: the name of the objective.
+            objective: by which the screen orders configurations.
             on_screen: called once when a screen starts, to report the trials that ended before.
         """
         if self.quiet:
@@ -54,7 +74,7 @@ class Output:
         elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             from orchestrator.console.screen import Screen  # rich: only in a terminal
 
-            with Screen(progress, metric, before=on_screen):
+            with Screen(progress, objective, before=on_screen):
                 yield
         else:
             yield

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from orchestrator.console.progress import Progress, State, TrialState, clock_time
 from orchestrator.protocol import metrics
+from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.system import hardware
 
 EVERY = 1.0
@@ -49,8 +50,13 @@ class Leader:
     share: float
 
 
-def leaders(trials: Sequence[TrialState]) -> list[Leader]:
-    """The configurations with an objective, the lowest first, and those with a diverged seed last."""
+def leaders(trials: Sequence[TrialState], sign: int = 1) -> list[Leader]:
+    """The configurations with an objective, the best first, and those with a diverged seed last.
+
+    Args:
+        trials: of the sweep.
+        sign: the factor with which lower is better.
+    """
     of_configuration: dict[str, list[TrialState]] = defaultdict(list)
     for trial in trials:
         of_configuration[trial.configuration].append(trial)
@@ -62,7 +68,7 @@ def leaders(trials: Sequence[TrialState]) -> list[Leader]:
             seeds = sum(len(trial.seeds) for trial in stacks)
             share = sum(trial.share * len(trial.seeds) for trial in stacks) / seeds
             board.append(Leader(stacks[0].label, metrics.interval(np.array(values)), diverged, share))
-    return sorted(board, key=lambda one: (one.diverged, math.isnan(one.objective.mean), one.objective.mean))
+    return sorted(board, key=lambda one: (one.diverged, math.isnan(one.objective.mean), sign * one.objective.mean))
 
 
 class Screen:
@@ -70,7 +76,7 @@ class Screen:
 
     Args:
         progress: its lines are printed above the drawing during the block.
-        metric: the name of the objective.
+        objective: by which configurations are ordered.
         out: A terminal; standard error if None.
         before: called once in the drawing thread, to report the objectives of trials that ended before.
     """
@@ -78,11 +84,11 @@ class Screen:
     def __init__(
         self,
         progress: Progress,
-        metric: str,
+        objective: ObjectiveMetric,
         out: TextIO | None = None,
         before: Callable[[], None] | None = None,
     ) -> None:
-        self._progress, self._metric, self._before = progress, metric, before
+        self._progress, self._objective, self._before = progress, objective, before
         self._console = Console(file=out or sys.stderr, highlight=False)
         self._lines: deque[str] = deque()
         self._gpus: list[hardware.Gpu] = []
@@ -119,7 +125,7 @@ class Screen:
         """The screen, no wider and no higher than the terminal."""
         trials, width, height = self._progress.trials, self._console.width, self._console.height
         running = [trial for trial in trials if trial.state is State.RUNNING]
-        ranked = leaders(trials)
+        ranked = leaders(trials, self._objective.sign)
         room = max(2, height - 9)
         shown = min(len(running), max(1, room // 2), max(1, room - len(ranked)))
         parts: list[RenderableType] = [self._head(width), self._counts(trials), self._total(trials, width)]
@@ -129,7 +135,7 @@ class Screen:
         if ranked:
             best = ranked[: max(1, room - shown)]
             more = "" if len(best) == len(ranked) else f", {len(best)} of {len(ranked)}"
-            parts.append(_rule(f"leaders by {self._metric.replace('_', ' ')} so far", f"mean ± 95 %{more}"))
+            parts.append(_rule(f"leaders by {self._objective.name.replace('_', ' ')} so far", f"mean ± 95 %{more}"))
             parts.append(_ranking(best))
         return Group(*parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune import Callback
 from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from orchestrator.console.progress import Progress
 from orchestrator.errors import DiskFullError
 from orchestrator.execution.context import SweepContext
-from orchestrator.execution.messages import Refusal, TrialSpec, from_tune
+from orchestrator.execution.messages import Refusal, Result, TrialSpec, from_tune
+from orchestrator.execution.nodes import NodeLeavingError
+from orchestrator.execution.trial_health import TrialHealth
 from orchestrator.plan import fate
 from orchestrator.plan.fate import Ending
 from orchestrator.plan.plan import Trial
@@ -28,6 +31,7 @@ from orchestrator.storage.trial_log import TrialLog
 
 _KEPT = ("trial_id", "training_iteration", "done")
 """The keys of a trial's last result that Tune still reads once the trial is over."""
+_FINISHED: str = Searcher.FINISHED
 
 
 class _NotPickled:
@@ -44,12 +48,13 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         context: of the sweep; its outcome is written here.
         queue: decides which trial is next.
         progress: what the user sees.
+        health: watches the running trials.
     """
 
-    def __init__(self, context: SweepContext, queue: TrialQueue, progress: Progress) -> None:
+    def __init__(self, context: SweepContext, queue: TrialQueue, progress: Progress, health: TrialHealth) -> None:
         self._writer, self._outcome, self._stop_request = context.writer, context.outcome, context.stop_request
-        self._queue, self._progress = queue, progress
-        self._metric, document = context.metric, context.sweep.document
+        self._queue, self._progress, self._health = queue, progress, health
+        self._metric, document = context.objective.name, context.sweep.document
         self._max_failures, self._retries = document.max_failures, document.retries
         self.running: set[str] = set()  # Tune's ids
         self._refusals: dict[str, str] = {}  # trial's key → why its learner cannot be built
@@ -58,13 +63,22 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         self._fitness: dict[str, float] = {}
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        if self._stop_request.requested.is_set():
+            return  # `StoppableScheduler` came too late: `TrialStopper` does not wait for this trial
         self.running.add(trial.trial_id)
-        self._progress.started(_key(trial))
+        self._health.started(trial)
+        for spec in _pack(trial):
+            self._progress.started(spec.trial.key)
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
     ) -> None:
-        key, chunk = _key(trial), from_tune(result, remove=True)
+        self._health.reported(trial)
+        for spec, chunk in zip(_pack(trial), from_tune(result, remove=True), strict=True):
+            self._record(spec.trial.key, chunk)
+
+    def _record(self, key: str, chunk: Result) -> None:
+        """Hand on the result of one trial."""
         if isinstance(chunk, Refusal):
             self._refusals[key] = chunk.reason
             return
@@ -88,46 +102,69 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
 
     def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
+        self._health.ended(trial)
         # Tune keeps statistics of each number in a result, and the last result, until the sweep ends.
         for numbers in (trial.metric_analysis, trial.metric_n_steps):
             numbers.clear()
         trial.run_metadata.last_result = {key: trial.last_result[key] for key in _KEPT if key in trial.last_result}
-        key = _key(trial)
+        for spec in _pack(trial):
+            self._complete(spec)
+
+    def _complete(self, spec: TrialSpec) -> None:
+        """A trial's actor has given its slot up: it finished, was stopped, was refused, or pauses."""
+        key = spec.trial.key
         end = self._outcome.of(key)
         if end.ending is Ending.FINISHED:
             self._writer.finished(key)
             self._queue.finish(self._outcome.plan.trial(key), self._objective[key])
             self._progress.ended(key, end.ending)
         elif end.ending is Ending.STOPPED and end.batch is not None:
-            self._log(trial, f"stopped by the scheduler at batch {end.batch}")
+            _log(spec).say(f"stopped by the scheduler at batch {end.batch}")
             self._writer.stopped(key, end.batch)
             self._progress.ended(key, end.ending)
         elif key in self._refusals:
-            self._fail(trial, self._refusals.pop(key))
+            self._fail(spec, self._refusals.pop(key))
         elif key in self._fitness:  # a population member at the end of its segment
             self._progress.paused(key)
             self._keep_population_files(self._queue.pause(self._outcome.plan.trial(key), self._fitness.pop(key)))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
+        reason = self._health.ended(trial) or _reason(trial)
         if self._disk_is_full(trial):
             return  # the trial has not failed: it resumes once there is room
-        # Tune's own retries are off: Tune does not retry a trial whose actor dies, or raises, while the actor is reused
-        # for it, and it counts each segment of a population member separately.
-        key = _key(trial)
-        self._deaths[key] += 1
+        pack = _pack(trial)
+        counts = len(pack) == 1 and not isinstance(_cause(trial), NodeLeavingError)
+        for spec in reversed(pack):  # each is put at the front of the queue
+            self._retry(spec, reason, counts)
+
+    def _retry(self, spec: TrialSpec, reason: str, counts: bool) -> None:
+        """Start a trial again whose actor has died, or let it fail; `counts` is whether this is one of its deaths.
+
+        Tune's own retries are off: Tune does not retry a trial whose actor dies, or raises, while the actor is reused
+        for it, and it counts each segment of a population member separately. The death of a pack counts for none of its
+        trials, which may be innocent: each of them continues alone.
+        """
+        key = spec.trial.key
+        if key in self._refusals:
+            self._fail(spec, self._refusals.pop(key))
+            return
+        self._deaths[key] += counts
+        if self._stop_request.requested.is_set():
+            _log(spec).say(f"attempt over while the sweep stops: {reason}")
+            return  # another command resumes it
         if self._deaths[key] <= self._retries:
-            self._log(trial, f"attempt over, another resumes from its last chunk: {_reason(trial)}")
-            self._progress.actor_died(key, _reason(trial))
+            _log(spec).say(f"attempt over, another resumes from its last chunk: {reason}")
+            self._progress.actor_died(key, reason)
             self._queue.requeue(self._outcome.plan.trial(key))
             return
-        self._fail(trial, _reason(trial))
+        self._fail(spec, reason)
 
-    def _fail(self, trial: TuneTrial, reason: str) -> None:
+    def _fail(self, spec: TrialSpec, reason: str) -> None:
         """Mark a trial as failed; it is not tried again."""
-        key = _key(trial)
+        key = spec.trial.key
         self._outcome.fates[key] = fate.failed(reason)
-        self._log(trial, f"failed for good: {reason}")
+        _log(spec).failed_for_good(reason)
         self._progress.ended(key, Ending.FAILED)
         failures = len(self._outcome.failed)
         if self._max_failures is not None and failures > self._max_failures:
@@ -140,9 +177,6 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         if changed:
             for path in self._queue.population_files:
                 self._writer.keep(path)
-
-    def _log(self, trial: TuneTrial, line: str) -> None:
-        TrialLog(Path(TrialSpec.from_tune(trial.config).folder), "driver").say(line)
 
     def _disk_is_full(self, trial: TuneTrial) -> bool:
         """Whether a full disk ended the trial's actor; if so, the sweep must stop, as no other trial can write."""
@@ -163,10 +197,10 @@ class TrialStopper(_NotPickled, tune.Stopper):  # type: ignore[misc]
         self._in_flight: set[str] | None = None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        chunk, outcome = from_tune(result), self._context.outcome
-        if not isinstance(chunk, Refusal) and not chunk.finished:
-            value = chunk.objective(self._context.metric)
-            trial = TrialSpec.from_tune(result["config"]).trial
+        outcome, trial = self._context.outcome, TrialSpec.from_tune(result["config"]).trial
+        chunk, *others = from_tune(result)
+        if not others and not isinstance(chunk, Refusal) and not chunk.finished:  # no scheduler stops trials of a pack
+            value = chunk.objective(self._context.objective.name)
             # Without a value there is nothing to judge yet; NaN is one: a seed has diverged.
             if value is not None and self._queue.should_stop(outcome.plan.trial(trial.key), chunk.batches, value):
                 outcome.fates[trial.key] = fate.stopped(chunk.batches)
@@ -183,29 +217,51 @@ class TrialStopper(_NotPickled, tune.Stopper):  # type: ignore[misc]
         return not self._in_flight & self._callback.running
 
 
+class StoppableScheduler(_NotPickled, FIFOScheduler):  # type: ignore[misc]
+    """Starts trials in order, and none once a stop is requested: Tune would start a waiting one in each free slot."""
+
+    def __init__(self, context: SweepContext) -> None:
+        super().__init__()
+        self._stop_request = context.stop_request
+
+    def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
+        if not self._stop_request.requested.is_set():
+            return super().choose_trial_to_run(tune_controller)
+        for trial in tune_controller.get_trials():
+            if trial.status == TuneTrial.PENDING:
+                tune_controller.stop_trial(trial)
+        return None
+
+
 class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
     """The queue of trials as a Tune searcher.
 
     Args:
+        context: of the sweep.
         queue: the trials to run.
-        spec: what the actor of a trial must know.
-        slots: trials that run simultaneously.
+        spec: what the actor of trials that start together must know.
+        slots: actors that run simultaneously.
     """
 
-    def __init__(self, queue: TrialQueue, spec: Callable[[Trial], TrialSpec], slots: int) -> None:
+    def __init__(
+        self, context: SweepContext, queue: TrialQueue, spec: Callable[[Sequence[Trial]], TrialSpec], slots: int
+    ) -> None:
         super().__init__()
+        self._stop_request = context.stop_request
         self._queue, self._spec, self._slots = queue, spec, slots
         self._started: set[str] = set()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if self._stop_request.requested.is_set():
+            return _FINISHED
         if self._queue.draws and len(self._started) >= self._slots:
             return None  # draw once a slot is free: later draws know more results
-        trial = self._queue.next()
-        if trial is not None:
+        trials = self._queue.next_pack(self._slots)
+        if trials:
             self._started.add(trial_id)
-            return self._spec(trial).to_tune()
+            return self._spec(trials).to_tune()
         # A trial that runs may have to be started again.
-        return None if self._queue.waits or self._started else Searcher.FINISHED
+        return None if self._queue.waits or self._started else _FINISHED
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the slot; how the trial ended is for the callback, as Tune calls an interrupted trial complete."""
@@ -218,8 +274,12 @@ class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
         """Do nothing, as nothing is saved."""
 
 
-def _key(trial: TuneTrial) -> str:
-    return TrialSpec.from_tune(trial.config).trial.key
+def _pack(trial: TuneTrial) -> tuple[TrialSpec, ...]:
+    return TrialSpec.from_tune(trial.config).pack
+
+
+def _log(spec: TrialSpec) -> TrialLog:
+    return TrialLog(Path(spec.folder), "driver")
 
 
 def _cause(trial: TuneTrial) -> BaseException | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from orchestrator.config.schema import Sweep
 from orchestrator.console.output import Output
 from orchestrator.execution.outcome import Outcome
+from orchestrator.plan.task_store import objective_of
+from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking.writer import Writer
@@ -36,6 +38,6 @@ class SweepContext:
     output: Output
 
     @property
-    def metric(self) -> str:
-        """The name of the objective."""
-        return self.sweep.document.objective.metric
+    def objective(self) -> ObjectiveMetric:
+        """The objective, to be computed from curves."""
+        return objective_of(self.sweep)

@@ -6,6 +6,8 @@ What a stream gives is in `streams`; what a trial does is in `orchestrator.proto
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +17,22 @@ from ray import tune
 
 from learners import checkpoint, registry
 from orchestrator.errors import OrchestratorError, disk_full_as_error
-from orchestrator.execution.messages import ChunkResult, Refusal, TrialSpec, to_tune
+from orchestrator.execution.chunk_length import ChunkLength
+from orchestrator.execution.messages import ChunkResult, Refusal, Result, TrialSpec, to_tune
+from orchestrator.execution.nodes import check_node_stays
 from orchestrator.execution.stream_actor import node_stream_actor
-from orchestrator.protocol import metrics, online
+from orchestrator.protocol import metrics, packs
 from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.objectives import STANDARD, ObjectiveError
 from orchestrator.protocol.source import StackedDatapoints, StreamShape, StreamSource
 from orchestrator.search.population.decisions import fitness
 from orchestrator.search.population.segments import LostStateError
 from orchestrator.storage import chunk_files, retention
 from orchestrator.storage.mirror import TrialCopy
-from orchestrator.storage.trial_log import TrialLog, note_machine
+from orchestrator.storage.trial_files import TrialFiles
+from orchestrator.storage.trial_log import note_machine
 from orchestrator.system import hardware
-from orchestrator.tracking import points, provenance
+from orchestrator.tracking import provenance
 from streams.schedule import Schedule
 from streams.store.task_store import TaskStore
 from streams.stream import Datapoints
@@ -41,7 +47,7 @@ class ActorSource:
 
     def __init__(self, actor: Any, seeds: list[int], schedule: Schedule) -> None:
         self._actor, self._seeds, self._schedule = actor, seeds, schedule
-        self._ahead: dict[tuple[int, int], Any] = {}
+        self._ahead: dict[int, tuple[int, Any]] = {}  # start → count, and what was fetched
         self._held_out_ahead: dict[tuple[tuple[int, ...], str], Any] = {}
         self._splits: list[str] = []  # those that were read before, and will be again
         self._shape: StreamShape = ray.get(actor.shape.remote(seeds, schedule))
@@ -50,12 +56,13 @@ class ActorSource:
         return self._shape
 
     def read(self, start: int, count: int) -> StackedDatapoints:
-        reference = self._ahead.pop((start, count), None) or self._fetch(start, count)
+        ahead = self._ahead.pop(start, None)
         self._ahead.clear()
+        reference = ahead[1] if ahead is not None and ahead[0] >= count else self._fetch(start, count)
         if start + count < self._shape.length:
-            self._ahead[start + count, count] = self._fetch(start + count, count)
+            self._ahead[start + count] = count, self._fetch(start + count, count)
         self._prefetch_held_out(start, start + count)
-        return _writable(ray.get(reference))
+        return _writable(ray.get(reference), count)
 
     def held_out(self, tasks: list[int], split: str) -> list[Datapoints]:
         if split not in self._splits:
@@ -85,9 +92,9 @@ class ActorSource:
         return self._actor.held_out.remote(self._seeds, self._schedule, tasks, split)
 
 
-def _writable(stack: StackedDatapoints) -> StackedDatapoints:
-    """A copy: Ray's arrays are read-only, which torch does not accept."""
-    return StackedDatapoints(stack.image_ids.copy(), stack.labels.copy())
+def _writable(stack: StackedDatapoints, count: int | None = None) -> StackedDatapoints:
+    """A copy, of the first `count` of each seed: Ray's arrays are read-only, which torch does not accept."""
+    return StackedDatapoints(stack.image_ids[:, :count].copy(), stack.labels[:, :count].copy())
 
 
 class NotBuiltError(OrchestratorError):
@@ -95,128 +102,142 @@ class NotBuiltError(OrchestratorError):
 
 
 class LearnerActor(tune.Trainable):  # type: ignore[misc]
-    """One trial: a configuration on a stack of seeds, resumed from its newest chunk file.
+    """A pack of trials, mostly one: configurations on a stack of seeds, each resumed from its newest chunk file.
 
-    A step learns one chunk of batches. State and curves are on disk before the result is returned, so the trial can
-    resume from every result that the driver has seen. Tune's own checkpoints are not used.
+    A step learns one chunk of batches. State and curves of each trial are on disk before the results are returned, so
+    the trials can resume from every result that the driver has seen. Tune's own checkpoints are not used.
     """
 
-    _copy: TrialCopy | None = None
+    _files: Sequence[TrialFiles] = ()
 
     def setup(self, config: dict[str, Any]) -> None:
         """Must have no side effects: Tune may start an actor and discard it.
 
-        The trial is claimed in the first `step`.
+        The trials are claimed in the first `step`.
         """
         self.cleanup()
         self._spec = TrialSpec.from_tune(config)
+        self._refusals: dict[int, Refusal] = {}  # place in the pack → why the trial has no more results
         self._started = False
 
     def step(self) -> dict[str, Any]:
-        """Learn a chunk, save it, and return its result."""
+        """Learn a chunk, save it, and return the results of the trials."""
+        check_node_stays()
         if not self._started:
             try:
                 self._start()
             except (NotBuiltError, LostStateError) as error:  # another attempt would fail, too
-                return to_tune(Refusal(str(error)))
-        protocol, plan = self._protocol, self._spec.segments
-        with self._log.recording():
-            curves = protocol.curves.since(protocol.batches)
-            # The trial may have been finished, or have reached its pause, before this actor started.
-            advances = not protocol.finished and (plan is None or protocol.batches < plan.stop)
+                if self._spec.others:
+                    raise  # each trial is tried alone
+                return to_tune([Refusal(str(error))])
+        pack, plan = self._pack, self._spec.segments
+        with self._recording():
+            parts = [curves.since(pack.batches) for curves in pack.curves]
+            # The trials may have been finished, or have reached their pause, before this actor started.
+            advances = not pack.finished and (plan is None or pack.batches < plan.stop)
             if advances:
-                curves = protocol.advance(self._next_batches())
+                parts = pack.advance(self._next_batches())
+                seconds = sum(float(curves.chunks["seconds"].sum()) for curves in parts)
+                self._length.measured(parts[0].batches - parts[0].first_batch, seconds)
             self._save(advances)
-            result = self._result(curves)
-            self._log_chunk(curves, result)
-            if plan and not result.trial_over and plan.segment(protocol.batches).start == protocol.batches:
+            results = [self._result(member, curves) for member, curves in enumerate(parts)]
+            over = all(result.trial_over for result in results)
+            if plan and not over and plan.segment(pack.batches).start == pack.batches:
                 self._load()  # a chunk file was damaged, and the end of an earlier segment was trained again
-            return to_tune(result)
+            return to_tune(results)
 
     def _start(self) -> None:
-        """Claim the trial, and load its state.
+        """Claim the trials, and load their states.
 
         Raises:
             NotBuiltError: the learner refuses its options or its stream.
             LostStateError: A population member's chunk files, or its parent's, are missing.
         """
         spec = self._spec
-        # Results at an address are written to a local copy, and each file is uploaded.
-        self._copy = None if spec.address is None else TrialCopy(spec.address)
-        self._folder = Path(spec.folder) if self._copy is None else self._copy.folder
-        with disk_full_as_error(self._folder):
-            self._attempt = chunk_files.claim(self._folder)
-            if self._copy is not None:
-                self._copy.claim(self._attempt)
-            self._log = TrialLog(self._folder, f"attempt {self._attempt}")
-            with self._log.recording():
+        with disk_full_as_error(Path(spec.folder)):
+            self._files = [TrialFiles(each.folder, each.address) for each in spec.pack]
+            self._length = ChunkLength(spec.chunk)
+            with self._recording():
                 self._open_stream()
                 self._load()
         self._started = True
 
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Whatever is printed is in the log of each trial."""
+        with ExitStack() as stack:
+            for files in self._files:
+                stack.enter_context(files.log.recording())
+            yield
+
     def _open_stream(self) -> None:
-        spec, trial = self._spec, self._spec.trial
+        spec, seeds = self._spec, list(self._spec.trial.seeds)
         self._gpu = torch.cuda.is_available() and spec.gpus > 0
         self._device = torch.device("cuda" if self._gpu else "cpu")
-        torch.set_num_threads(spec.threads)
+        hardware.set_threads(spec.threads)
         if spec.modules is not None:
             registry.search_also(spec.modules)
         actor = node_stream_actor(spec.store)
         self._store = TaskStore.open(ray.get(actor.path.remote()))
-        self._source: StreamSource = ActorSource(actor, list(trial.seeds), spec.schedule)
+        self._source: StreamSource = ActorSource(actor, seeds, spec.schedule)
         hardware.reset_peak_memory(self._device)
         facts = hardware.facts(self._device)
-        note_machine(self._folder / f"attempt-{self._attempt:04d}", facts)
-        self._log.say(
-            f"starts on {facts['foml.hostname']}, process {os.getpid()}, {facts['foml.device']}, "
-            f"{facts['foml.threads']} thread(s); {trial.configuration.learner} {trial.configuration.options}, "
-            f"seeds {list(trial.seeds)}; {provenance.code()}"
-        )
-        self._remarks: list[str] = []
+        together = f", in a pack of {len(spec.pack)} trials" if spec.others else ""
+        for each, files in zip(spec.pack, self._files, strict=True):
+            note_machine(files.claim, facts)
+            configuration = each.trial.configuration
+            files.log.say(
+                f"starts on {facts['foml.hostname']}, process {os.getpid()}, {facts['foml.device']}, "
+                f"{facts['foml.threads']} thread(s); {configuration.learner} {configuration.options}, "
+                f"seeds {seeds}{together}; {provenance.code()}"
+            )
 
     def _load(self) -> None:
-        """Build the protocol, and load the newest chunk file; at a segment's start, enter the segment."""
-        plan, chunk = self._spec.segments, chunk_files.newest(self._folder, self._device, self._remarks)
-        for remark in self._remarks:
-            self._log.say(remark)
+        """Build the pack, and load the newest chunk files; at a segment's start, enter the segment."""
+        plan, chunks = self._spec.segments, [files.newest(self._device) for files in self._files]
+        chunk = chunks[0]
         segment = None if plan is None else plan.segment(0 if chunk is None else chunk.batches)
         copied = None if plan is None else plan.copied_state(chunk, self._chunk_of)
-        self._protocol = self._built({} if segment is None else segment.values)
+        self._pack = self._built({} if segment is None else segment.values)
         ends, size = self._source.shape().ends, self._spec.trial.configuration.batch_size
         self._kept = retention.steps(self._spec.keep_checkpoints, ends, size)
-        if chunk is not None:
-            if copied is None:
-                self._protocol.load_state_dict(chunk.state, chunk.curves)
-            else:
-                self._protocol.load_with_new_options(copied, chunk.curves)
-            self._log.say(f"resumes from batch {chunk.batches}, {chunk.path.name}")
-        if segment is not None and segment.start == self._protocol.batches:
-            self._protocol.mark(segment.marks or {})
+        if chunk is not None and copied is not None:
+            self._pack.load_with_new_options(copied, chunk.curves)
+        elif present := [each for each in chunks if each is not None]:
+            if len(present) < len(chunks):
+                raise OrchestratorError("a trial of the pack has no chunk file, and another one has")
+            self._pack.load_state_dicts([each.state for each in present], [each.curves for each in present])
+        for each, files in zip(chunks, self._files, strict=True):
+            if each is not None:
+                files.log.say(f"resumes from batch {each.batches}, {each.path.name}")
+        if segment is not None and segment.start == self._pack.batches:
+            self._pack.protocol.mark(segment.marks or {})
             parent = f" and the state of {segment.parent}" if segment.parent else ""
-            self._log.say(f"from batch {segment.start} with {segment.values}{parent}")
+            self._files[0].log.say(f"from batch {segment.start} with {segment.values}{parent}")
 
-    def _built(self, values: dict[str, Any]) -> online.OnlineProtocol:
-        """The protocol at batch 0, its learner with these values of its hyper-parameters."""
-        trial = self._spec.trial
-        configuration = trial.configuration
+    def _built(self, values: dict[str, Any]) -> packs.Pack:
+        """The pack at batch 0, its learners with these values of their hyper-parameters."""
+        configuration = self._spec.trial.configuration
         try:
-            return online.assemble(
+            return packs.assemble(
                 self._store,
                 configuration.learner,
-                configuration.options | values,
-                list(trial.seeds),
+                [each.trial.configuration.options | values for each in self._spec.pack],
+                list(self._spec.trial.seeds),
                 configuration.batch_size,
                 configuration.network,
                 source=self._source,
                 device=self._device,
+                evaluate_past=configuration.evaluate_past,
+                start=self._spec.start,
             )
-        except (ValueError, OrchestratorError) as error:
+        except (ValueError, OSError, OrchestratorError) as error:
             raise NotBuiltError(" ".join(str(error).split()) or type(error).__name__) from error
 
     def _chunk_of(self, member: str, batches: int) -> chunk_files.Chunk | None:
         """The newest undamaged chunk of a population member, of at most this number of batches."""
-        if self._copy is None:
-            return chunk_files.load_at_most(self._folder.parent / member, batches, self._device)
+        if self._spec.address is None:
+            return chunk_files.load_at_most(self._files[0].folder.parent / member, batches, self._device)
         copy = TrialCopy(self._spec.parents[member])
         try:
             return chunk_files.load_at_most(copy.folder, batches, self._device)
@@ -224,72 +245,83 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
             copy.close()
 
     def _next_batches(self) -> int:
-        """Batches of the next chunk, which ends early at a checkpoint to keep and at a segment's end."""
-        at = self._protocol.batches
-        stops = [step - at for step in self._kept if step > at]
+        """Batches of the next chunk, which ends early at a checkpoint to keep, a rung and a segment's end."""
+        at = self._pack.batches
+        stops = [step - at for step in (*self._kept, *self._spec.rungs) if step > at]
         if self._spec.segments is not None:
             stops.append(self._spec.segments.next_stop(at))
-        return min([self._spec.chunk, *stops])
+        return min([self._length.batches, *stops])
 
     def _save(self, advanced: bool) -> None:
-        """Write the chunk file, and the learner where its checkpoint is kept."""
-        protocol, configuration = self._protocol, self._spec.trial.configuration
-        with disk_full_as_error(self._folder):
-            if protocol.finished or protocol.batches in self._kept:
-                name = chunk_files.LEARNER_FILE if protocol.finished else retention.file_name(protocol.batches)
-                path = self._folder / name
-                if advanced or not checkpoint.is_intact(path):
-                    learner, network = configuration.learner, configuration.network
-                    store = self._store
-                    names, background = store.label_names, store.background
-                    checkpoint.save(path, learner, protocol.learner, network, store.shape, names, background)
-            if advanced:
-                keep = () if self._spec.segments is None else self._spec.segments.kept_steps
-                state = protocol.state_dict()
-                chunk_files.write(self._folder, self._attempt, state, protocol.curves, protocol.finished, keep)
-        if self._copy is not None:
-            self._copy.push(self._attempt)
+        """Write the chunk file of each trial, and its learner where its checkpoint is kept."""
+        pack, store = self._pack, self._store
+        described = store.shape, store.label_names, store.background, store.images_per_datapoint
+        for member, (spec, files) in enumerate(zip(self._spec.pack, self._files, strict=True)):
+            configuration = spec.trial.configuration
+            with disk_full_as_error(files.folder):
+                if pack.finished or pack.batches in self._kept:
+                    name = chunk_files.LEARNER_FILE if pack.finished else retention.file_name(pack.batches)
+                    path = files.folder / name
+                    if advanced or not checkpoint.is_intact(path):
+                        learner = pack.learner(member)
+                        checkpoint.save(path, configuration.learner, learner, configuration.network, *described)
+                if advanced:
+                    keep = () if spec.segments is None else spec.segments.kept_steps
+                    files.write(pack.state_dict(member), pack.curves[member], pack.finished, keep)
+            files.push()
 
-    def _result(self, chunk: Curves) -> ChunkResult:
-        protocol, plan, curves = self._protocol, self._spec.segments, self._protocol.curves
-        by_metric = {name: metrics.objective(curves, name) for name in ("online_error", *points.BY_TASK)}
-        pauses = plan is not None and not protocol.finished and protocol.batches >= plan.stop
-        remarks, self._remarks = self._remarks, []
-        return ChunkResult(
-            batches=protocol.batches,
-            total_batches=protocol.total_batches,
+    def _result(self, member: int, chunk: Curves) -> Result:
+        """The result of a trial, whose log has it, too."""
+        if member in self._refusals:
+            return self._refusals[member]
+        files, curves = self._files[member], self._pack.curves[member]
+        pack, plan, objective = self._pack, self._spec.segments, self._spec.objective
+        try:
+            by_metric = {name: metrics.objective(curves, name) for name in STANDARD}
+            if not objective.is_standard:
+                by_metric[objective.name] = objective(curves)
+        except ObjectiveError as error:
+            return self._refusals.setdefault(member, Refusal(str(error)))
+        pauses = plan is not None and not pack.finished and pack.batches >= plan.stop
+        remarks, files.remarks = files.remarks, []
+        memory, trials = hardware.resident_bytes(), len(self._files)
+        result = ChunkResult(
+            batches=pack.batches,
+            total_batches=pack.protocol.total_batches,
             seconds=float(curves.chunks["seconds"].sum()),
             curves=chunk,
             objectives={name: values for name, values in by_metric.items() if values is not None},
-            finished=protocol.finished,
+            finished=pack.finished,
             fitness=fitness(curves, plan.metric, plan.start, plan.stop) if plan and pauses else None,
             remarks=tuple(remarks),
-            memory=hardware.resident_bytes(),
-            gpu_memory=hardware.gpu_bytes(self._gpu),
+            memory=None if memory is None else memory // trials,
+            gpu_memory=hardware.gpu_bytes(self._gpu) // trials,
         )
+        self._log_chunk(files, curves, chunk, result)
+        return result
 
-    def _log_chunk(self, chunk: Curves, result: ChunkResult) -> None:
+    def _log_chunk(self, files: TrialFiles, curves: Curves, chunk: Curves, result: ChunkResult) -> None:
         """Log each seed that diverged in this chunk, and how far the trial is."""
-        for seed, at in zip(chunk.seeds, self._protocol.curves.diverged, strict=True):
+        for seed, at in zip(chunk.seeds, curves.diverged, strict=True):
             if at >= chunk.first_batch:
-                self._log.say(f"seed {seed} diverged at batch {at}: a loss or a diagnostic is not finite")
+                files.log.say(f"seed {seed} diverged at batch {at}: a loss or a diagnostic is not finite")
         errors = ", ".join(f"{metric} {values.mean():.4f}" for metric, values in result.objectives.items())
         position = f"batch {result.batches} of {result.total_batches}, {errors}"
         if result.finished:
-            self._log.say(f"finished: {position}, {result.seconds:.1f} s")
+            files.log.say(f"finished: {position}, {result.seconds:.1f} s")
         else:
-            self._log.now_and_then(position)
+            files.log.now_and_then(position)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Run another trial in this process, which saves its start and its imports."""
+        """Run other trials in this process, which saves its start and its imports."""
         self.setup(new_config)
         return True
 
     def cleanup(self) -> None:
-        """Delete the local copy of a trial whose folder is elsewhere."""
-        if self._copy is not None:
-            self._copy.close()
-            self._copy = None
+        """Delete the local copies of trials whose folders are elsewhere."""
+        for files in self._files:
+            files.close()
+        self._files = ()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Do nothing: the chunk file is the checkpoint."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.search.population.segments import SegmentPlan
 from streams.schedule import Schedule
 
@@ -25,21 +26,25 @@ class TrialSpec:
         folder: the trial's folder, absolute.
         store: the hash of the task store.
         schedule: the order of the stream's tasks.
-        chunk: batches between two results.
+        chunk: batches between two results, or `auto`.
         keep_checkpoints: which checkpoints are kept besides the last one.
         threads: threads of torch.
         gpus: GPUs of the actor; may be a fraction.
         address: where the trial's files are kept instead of `folder`; None if nowhere else.
         segments: what a population member trains next; None outside a population.
         parents: trial's key → address, of the members whose state may be copied; empty where they have folders.
+        objective: of the sweep.
+        start: the checkpoint whose weights the learner starts from; None if there is none.
         modules: the folder where the module of the user's own learner is searched; None if it needs none.
+        rungs: batches after which a chunk of the length `auto` ends, since the scheduler judges the trial there.
+        others: the other trials of its pack, which the same actor runs.
     """
 
     trial: Trial
     folder: str
     store: str
     schedule: Schedule
-    chunk: int
+    chunk: int | str
     keep_checkpoints: str | int
     threads: int
     gpus: float
@@ -47,14 +52,23 @@ class TrialSpec:
     segments: SegmentPlan | None = None
     parents: Mapping[str, str] = field(default_factory=dict)
     modules: str | None = None
+    objective: ObjectiveMetric = ObjectiveMetric()
+    start: str | None = None
+    rungs: tuple[int, ...] = ()
+    others: tuple[TrialSpec, ...] = ()
+
+    @property
+    def pack(self) -> tuple[TrialSpec, ...]:
+        """All trials of the actor, this one first."""
+        return (self, *self.others)
 
     def to_tune(self) -> dict[str, Any]:
-        """The configuration of the Tune trial."""
+        """The configuration of the Tune trial, which is the whole pack."""
         return {_TRIAL: self}
 
     @staticmethod
     def from_tune(config: Mapping[str, Any]) -> TrialSpec:
-        """The trial of a Tune trial's configuration."""
+        """The first trial of a Tune trial's pack."""
         spec: TrialSpec = config[_TRIAL]
         return spec
 
@@ -72,8 +86,8 @@ class ChunkResult:
         finished: whether the stream is over.
         fitness: of a population member at its pause; else None.
         remarks: lines for the sweep's output.
-        memory: bytes that the actor's process holds; None if not known.
-        gpu_memory: bytes that it holds on its GPU.
+        memory: bytes that the actor's process holds, in a pack the trial's share; None if not known.
+        gpu_memory: bytes that it holds on its GPU, likewise.
     """
 
     batches: int
@@ -109,12 +123,15 @@ class Refusal:
     trial_over = True
 
 
-def to_tune(result: ChunkResult | Refusal) -> dict[str, Any]:
-    """The result that Tune is handed by an actor's `step`."""
-    return {"done": result.trial_over, _RESULT: result}
+Result = ChunkResult | Refusal
 
 
-def from_tune(result: dict[str, Any], remove: bool = False) -> ChunkResult | Refusal:
-    """The result in Tune's; with `remove`, Tune does not keep it."""
-    chunk: ChunkResult | Refusal = result.pop(_RESULT) if remove else result[_RESULT]
-    return chunk
+def to_tune(results: Sequence[Result]) -> dict[str, Any]:
+    """The result that Tune is handed by an actor's `step`, from those of the pack's trials, in order."""
+    return {"done": all(result.trial_over for result in results), _RESULT: tuple(results)}
+
+
+def from_tune(result: dict[str, Any], remove: bool = False) -> tuple[Result, ...]:
+    """The results in Tune's, one for each trial of the pack; with `remove`, Tune does not keep them."""
+    results: tuple[Result, ...] = result.pop(_RESULT) if remove else result[_RESULT]
+    return results

@@ -9,8 +9,22 @@ from typing import Any
 
 import yaml
 
+from orchestrator.errors import OrchestratorError
+
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")
 """The copy of the cluster file that `ray up` leaves on the head."""
+_LEAVING = Path("~/foml-leaving")
+"""The file that `deploy/node.sh --spot` creates on a node that AWS is about to take."""
+
+
+class NodeLeavingError(OrchestratorError):
+    """The node of an actor is about to be taken: the trial continues on another one, and this is no failure."""
+
+
+def check_node_stays() -> None:
+    """Raise `NodeLeavingError` if the cloud has announced that it takes this node."""
+    if _LEAVING.expanduser().exists():
+        raise NodeLeavingError("the cloud takes this node: the attempt ends after its chunk")
 
 
 @dataclass(frozen=True)

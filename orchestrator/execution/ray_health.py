@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from orchestrator.system.processes import command_line, descendants, is_alive
+from streams.errors import masked
 
 LOOK_S = 0.5
 LOCAL_S, CLUSTER_S = 2.0, 40.0
@@ -91,7 +92,7 @@ class _Log(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-            file.write(text)
+            file.write(masked(text))
         return len(text)
 
 

@@ -25,7 +25,8 @@ def start_ray(address: str | None) -> None:
     """Start a Ray on this machine, or connect to the cluster at `address`; signals are delivered afterwards.
 
     Raises:
-        OrchestratorError: no cluster answers there.
+        OrchestratorError: no cluster answers there, a Ray runs in this process already, or Ray does not start on this
+            machine, at the second attempt.
         KeyboardInterrupt: from the handler of a signal that came meanwhile; the caller must shut Ray down.
     """
     with signals_deferred(), _ray_handler_disabled():
@@ -35,15 +36,37 @@ def start_ray(address: str | None) -> None:
 def _init(address: str | None) -> None:
     import ray  # after `prepare_environment`, as everywhere in this module
 
+    if ray.is_initialized():
+        rule, remedy = (
+            "a sweep starts Ray, or connects to it",
+            "call ray.shutdown() before; RAY_ADDRESS names a cluster",
+        )
+        raise OrchestratorError(fault("ray", "", rule, "a Ray that runs in this process", remedy))
     quiet = {"namespace": "foml-orchestrator", "logging_level": "ERROR", "log_to_driver": False}
     if address is None:
-        ray.init(address="local", include_dashboard=False, **quiet)
+        _init_here(quiet)
         return
     try:
         ray.init(address=address, **quiet)
     except ConnectionError as error:
         rule = "must name a running cluster"
         raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
+
+
+def _init_here(quiet: dict[str, Any]) -> None:
+    """Start Ray on this machine. On a busy machine its processes miss a deadline of its own: then once more."""
+    import ray
+
+    for attempt in (1, 2):
+        try:
+            ray.init(address="local", include_dashboard=False, **quiet)
+            return
+        except Exception as error:  # Ray raises it as a plain Exception
+            ray.shutdown()
+            if attempt == 2:
+                reason = " ".join(str(error).split())
+                rule = "Ray must start on this machine"
+                raise OrchestratorError(f"{rule} (got {reason}); try again when it is less busy") from error
 
 
 @contextmanager
@@ -146,6 +169,16 @@ def prepare_environment(local: bool) -> None:
     # how every later Ray starts. Ray reads both variables when it is imported, so later would be too late.
     if local and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def without_token(local: bool) -> str:
+    """A line if a local Ray would get no token, as Ray was imported before `prepare_environment`; else empty."""
+    if not local or "ray" not in sys.modules or "RAY_AUTH_MODE" in os.environ:
+        return ""
+    return (
+        "Ray was imported before the sweep started, so the Ray of this sweep has no token: other users of this "
+        "machine could run code in it; import ray later, or set RAY_AUTH_MODE"
+    )
 
 
 @contextmanager

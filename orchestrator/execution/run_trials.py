@@ -6,21 +6,26 @@ import logging
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
+from orchestrator.config.schema import AUTO_CHUNK
 from orchestrator.console.progress import Progress
 from orchestrator.execution import nodes
-from orchestrator.execution.callbacks import QueueSearcher, ResultCallback, TrialStopper
+from orchestrator.execution.callbacks import QueueSearcher, ResultCallback, StoppableScheduler, TrialStopper
 from orchestrator.execution.context import SweepContext
 from orchestrator.execution.learner_actor import LearnerActor
 from orchestrator.execution.messages import TrialSpec
 from orchestrator.execution.ray_session import Cluster
 from orchestrator.execution.stream_actor import StreamActors
+from orchestrator.execution.trial_health import TrialHealth
 from orchestrator.plan.plan import Trial
 from orchestrator.search.trial_queue import TrialQueue
+from orchestrator.storage.journal import SCRATCH
 
 
 def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progress: Progress) -> None:
@@ -36,16 +41,18 @@ def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progr
         progress.say(f"cluster: {missing}")
     slots = cluster.slots(sweep)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
-    callback = ResultCallback(context, queue, progress)
+    health = TrialHealth(context, progress.say)
+    callback = ResultCallback(context, queue, progress, health)
     resources = {"cpu": sweep.document.resources.cpus, "gpu": sweep.document.resources.gpus}
     streams = StreamActors(context.store, sweep.seeds, sweep.store, journal.root, progress.say, journal.mirror)
-    scratch = tempfile.mkdtemp(prefix="tune-", dir=journal.root)  # Tune's own files, which are never read again
+    scratch = tempfile.mkdtemp(prefix=SCRATCH, dir=journal.root)  # Tune's own files, which are never read again
     try:
-        with context.stop_request.gracefully(progress.say), streams:
+        with context.stop_request.gracefully(progress.say), streams, health:
             tune.Tuner(
                 tune.with_resources(LearnerActor, resources),
                 tune_config=tune.TuneConfig(
-                    search_alg=QueueSearcher(queue, lambda trial: trial_spec(context, queue, trial), slots),
+                    search_alg=QueueSearcher(context, queue, lambda trials: pack_spec(context, queue, trials), slots),
+                    scheduler=StoppableScheduler(context),
                     num_samples=-1,  # until the queue is empty
                     reuse_actors=True,
                     trial_dirname_creator=_folder_name,
@@ -63,10 +70,17 @@ def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progr
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def pack_spec(context: SweepContext, queue: TrialQueue, trials: Sequence[Trial]) -> TrialSpec:
+    """What the learner actor of trials that start together must know."""
+    first, *others = (trial_spec(context, queue, trial) for trial in trials)
+    return replace(first, others=tuple(others))
+
+
 def trial_spec(context: SweepContext, queue: TrialQueue, trial: Trial) -> TrialSpec:
     """What the learner actor of a trial must know."""
     sweep, mirror, segments = context.sweep, context.journal.mirror, queue.segment_plan(trial)
     parents = [] if mirror is None or segments is None else sorted(segments.parents)
+    start = trial.configuration.start_file(context.journal.root)
     return TrialSpec(
         trial=trial,
         folder=str(trial.folder(context.journal.root).absolute()),
@@ -80,6 +94,9 @@ def trial_spec(context: SweepContext, queue: TrialQueue, trial: Trial) -> TrialS
         segments=segments,
         parents={} if mirror is None else {key: mirror.trial_address(key) for key in parents},
         modules=sweep.folder,
+        objective=context.objective,
+        start=None if start is None else str(start.absolute()),
+        rungs=queue.rungs(trial) if sweep.document.chunk == AUTO_CHUNK else (),
     )
 
 

@@ -15,6 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.execution.nodes import joined as joined_nodes
 from orchestrator.protocol.source import StackedDatapoints, StoreSource, StreamShape
+from orchestrator.storage.journal import MARKER
 from orchestrator.storage.mirror import Mirror
 from orchestrator.storage.remote_folder import has_file
 from streams.errors import StoreError
@@ -167,7 +168,7 @@ class StreamActors:
                 self._shared = join(self._storage, SHARED_STORES, store.hash)
             self._addresses = [str(store.path), join(self._storage, SHARED_STORES, store.hash)]
         self._handles: dict[str, Any] = {}
-        self._marker = self._root / f".seen-{secrets.token_hex(8)}"
+        self._marker = self._root / f"{MARKER}{secrets.token_hex(8)}"
         self._stop = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="stream-actors", daemon=True)
 

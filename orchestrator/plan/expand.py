@@ -18,12 +18,7 @@ from streams.store.canonical_json import canonical, digest
 def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     """The plan of a sweep on the task store with this hash."""
     search, seeds = sweep.document.search, tuple(sweep.seeds)
-    stream = {
-        "name": sweep.recipe.name,
-        "options": sweep.recipe.options(),
-        "schedule": _schedule(sweep.schedule),
-        "store": store_hash,
-    }
+    stream = _stream(sweep) | {"store": store_hash}
     repeated = len(sweep.learners) > len({spec.name for spec in sweep.learners})
     trials: dict[str, Trial] = {}
     studies: dict[str, Study] = {}
@@ -31,6 +26,9 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     crossings = [(spec, values) for spec in sweep.learners for values in _crossings(spec)]
     for spec, grid_values in crossings:
         distinct = grid_values | (_unlike_defaults(spec) if repeated else {})
+        if spec.start is not None:
+            assert spec.start.digest, "its file must be read before the plan is made"
+            distinct |= {"start": spec.start.label}
         template = Configuration(
             learner=spec.name,
             options=spec.fixed | grid_values,
@@ -38,6 +36,8 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
             batch_size=sweep.document.batch_size,
             stream=stream,
             label=label_with(spec.name, distinct),
+            evaluate_past=sweep.document.evaluate_past,
+            start="" if spec.start is None else spec.start.digest,
         )
         if spec.drawn_spaces and search.algorithm == "optuna":
             study = Study(spec, search.samples, search.seed, seeds, template)
@@ -54,7 +54,7 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     return Plan(
         sweep.name,
         tuple(trials.values()),
-        masked_values(_resolved(sweep, stream)),
+        masked_values(resolved(sweep) | {"stream": stream}),
         masked_values(sweep.source),
         tuple(studies.values()),
         tuple(populations.values()),
@@ -117,10 +117,22 @@ def _unlike_defaults(spec: LearnerSpec) -> dict[str, Any]:
     return {key: value for key, value in spec.fixed.items() if value != defaults[key]}
 
 
-def _resolved(sweep: Sweep, stream: dict[str, Any]) -> dict[str, Any]:
+def _stream(sweep: Sweep) -> dict[str, Any]:
+    return {"name": sweep.recipe.name, "options": sweep.recipe.options(), "schedule": _schedule(sweep.schedule)}
+
+
+def resolved(sweep: Sweep) -> dict[str, Any]:
+    """The configuration of a sweep with every default, as nested mappings; the plan's has the store's hash too."""
     document = sweep.document.model_dump(mode="json")
+    network = sweep.document.network or sweep.network
     learners = [
-        {"name": spec.name, **spec.fixed, **{key: {s.kind: list(s.values)} for key, s in spec.spaces.items()}}
+        {
+            "name": spec.name,
+            **({} if spec.start is None else {"start": spec.start.source}),
+            **spec.fixed,
+            **{key: {s.kind: list(s.values)} for key, s in spec.spaces.items()},
+        }
         for spec in sweep.learners
     ]
-    return document | {"seeds": sweep.seeds, "network": sweep.network, "stream": stream, "learners": learners}
+    document["objective"] = sweep.document.objective.model_dump(exclude_none=True)
+    return document | {"seeds": sweep.seeds, "network": network, "stream": _stream(sweep), "learners": learners}

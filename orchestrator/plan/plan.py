@@ -19,6 +19,8 @@ from streams.store.canonical_json import canonical, digest
 
 RESULTS_VERSION = 3
 """Raised whenever a configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
+LEARNER_VERSIONS = {"icarl": 4, "moca": 4}
+"""Learner → its version in place of `RESULTS_VERSION`, after a change of its results only."""
 _FOLDER_LENGTH = 180
 """Characters of a folder's name; file systems allow 255 bytes."""
 
@@ -30,6 +32,11 @@ def generator(seed: int, purpose: list[Any]) -> np.random.Generator:
     """The random numbers of a search for one purpose."""
     key = tuple(f"search {canonical(purpose)}".encode())
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=key)))
+
+
+def results_version(learner: str) -> int:
+    """The version of a learner's results."""
+    return LEARNER_VERSIONS.get(learner, RESULTS_VERSION)
 
 
 def label_with(prefix: str, values: Mapping[str, Any]) -> str:
@@ -54,6 +61,8 @@ class Configuration:
         label: for people.
         population: the hash of the `Population` that it is a member of; empty if none.
         mutated: the options that change in the population; `options` has their initial values.
+        evaluate_past: when past tasks are evaluated again; None for never.
+        start: the SHA-256 of the checkpoint that the learner starts from; empty if there is none.
     """
 
     learner: str
@@ -64,12 +73,27 @@ class Configuration:
     label: str
     population: str = ""
     mutated: tuple[str, ...] = ()
+    evaluate_past: int | str | None = None
+    start: str = ""
+
+    def start_file(self, root: Path) -> Path | None:
+        """The copy of the checkpoint in the sweep's folder `root`."""
+        return start_file(root, self.start) if self.start else None
 
     @cached_property
     def hash(self) -> str:
         """Identifies this configuration in every sweep and on every machine."""
-        parts = [RESULTS_VERSION, self.learner, self.options, self.network, self.batch_size, self.stream]
+        parts = [results_version(self.learner), self.learner, self.options, self.network, self.batch_size, self.stream]
+        if self.evaluate_past is not None:
+            parts.append({"evaluate_past": self.evaluate_past})
+        if self.start:
+            parts.append({"start": self.start})
         return digest([*parts, self.population] if self.population else parts, 12)
+
+
+def start_file(root: Path, checkpoint: str) -> Path:
+    """The copy, in the sweep's folder `root`, of the checkpoint with this SHA-256 that learners start from."""
+    return root / f"start-{checkpoint[:12]}.pt"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from orchestrator.config.cross_checks import check_interval, check_with_store
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
+from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.protocol.source import StoreSource, StreamShape
 from streams.build import cached
 from streams.errors import Faults
@@ -25,8 +26,10 @@ def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
     Raises:
         StreamsError: the store is damaged or a seed is missing, or the source is not valid.
         ConfigError: the store is of another stream, or does not fit the sweep's options.
+        ObjectiveError: the objective's function cannot be imported.
     """
     progress = progress or ProgressLine()
+    objective_of(sweep).check()
     if sweep.store is None:
         store = TaskStore.open(cached(sweep.recipe, sweep.seeds, progress).path, verify=True)
     else:
@@ -36,8 +39,43 @@ def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
     check_interval(sweep.scheduler, shape.length, faults)
     check_with_store(sweep, store.classes, faults)
     _check_batches(sweep.document.batch_size, shape, faults)
+    if sweep.document.network is not None:
+        _check_network(sweep, store, faults)
     faults.check(ConfigError)
     return store
+
+
+def objective_of(sweep: Sweep) -> ObjectiveMetric:
+    """The objective of a sweep, to be computed from curves."""
+    document = sweep.document
+    return ObjectiveMetric.of(document.objective.model_dump(exclude_none=True), document.batch_size)
+
+
+def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
+    """Take one training pass of the network, and check that it has features for each learner that needs them."""
+    import torch
+
+    from learners import registry
+    from learners.networks import build
+    from learners.networks.network import cross_entropy
+
+    images = (store.images_per_datapoint,) if store.images_per_datapoint > 1 else ()
+    try:
+        network = build.build(sweep.network, store.shape, store.classes)
+        phi, statistics = network.initial([0])
+        x, y = torch.full((1, 2, *images, *store.shape), 0.5), torch.zeros(1, 2, dtype=torch.int64)
+        logits = network.logits(phi, statistics, x)
+        if logits.shape != (1, 2, store.classes):
+            raise ValueError(f"must return [B, {store.classes}] for B datapoints (got {list(logits.shape[1:])} for 2)")
+        network.training_pass(phi, statistics, x, cross_entropy(y), twice=True).hessian_vector_product(phi)
+    except Exception as error:  # a user's module may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        faults.add("network", f"must be a network that can be trained ({reason})", sweep.network)
+        return
+    for index, spec in enumerate(sweep.learners):
+        if registry.learner_class(spec.name).needs_features and not network.features:
+            rule = "needs features, which the network has not"
+            faults.at("learners", index).add("name", rule, spec.name, "make it a subclass of EmbeddingNet")
 
 
 def _check_batches(size: int, shape: StreamShape, faults: Faults) -> None:

@@ -27,6 +27,20 @@ def score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (logits.argmax(-1) != y).double(), loss.view_as(y).double()
 
 
+def mean_of_parts(parts: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
+    """The values [R] of a batch from those of its parts, (datapoints, name → values); their mean over datapoints.
+
+    A name need not be in every part.
+    """
+    if len(parts) == 1:
+        return dict(parts[0][1])
+    values: dict[str, Tensor] = {}
+    for name in dict.fromkeys(name for _, of_part in parts for name in of_part):
+        having = [(count, of_part[name]) for count, of_part in parts if name in of_part]
+        values[name] = sum((count * value for count, value in having), torch.tensor(0.0)) / sum(c for c, _ in having)
+    return values
+
+
 def padded(points: list[Datapoints], count: int) -> StackedDatapoints:
     """A stack of `count` datapoints for each seed, in which the last one of a seed that has fewer is repeated."""
     rows = [np.minimum(np.arange(count), len(of_seed) - 1) for of_seed in points]
@@ -42,6 +56,7 @@ def slice_of_curves(
     by_batch: Mapping[int, Mapping[str, Tensor]],
     evaluations: Mapping[str, Sequence[float]],
     diverged: list[int],
+    past: Mapping[str, Sequence[float]],
 ) -> Curves:
     """The curves from batch `first` on; a seed's values are NaN from the batch at which it diverged.
 
@@ -51,6 +66,7 @@ def slice_of_curves(
         by_batch: batch → name → values [R]; a name need not be in every batch.
         evaluations: the columns of `Curves.evaluations`.
         diverged: for each seed the batch at which it diverged, −1 if it has not; updated in place.
+        past: the columns of `Curves.past`.
     """
     names = dict.fromkeys(name for values in by_batch.values() for name in values)
     absent = torch.full((len(seeds),), math.nan)
@@ -64,15 +80,19 @@ def slice_of_curves(
             bad = np.flatnonzero(~np.isfinite(curve[seed]) & reported[name])
             if len(bad) and not 0 <= diverged[seed] <= first + bad[0]:
                 diverged[seed] = first + int(bad[0])
-    columns = {
-        name: np.array(column, dtype=np.int64 if name in ("seed", "task", "batch") else np.float64)
-        for name, column in evaluations.items()
-    }
+    columns, again = _columns(evaluations), _columns(past)
     for seed, batch in enumerate(diverged):
         if batch >= 0:
             for curve in curves.values():
                 curve[seed, max(0, batch - first) :] = math.nan
-            for name in ("error", "loss", "test_error"):
-                if name in columns:
-                    columns[name][(columns["seed"] == seed) & (columns["batch"] >= batch)] = math.nan
-    return Curves(list(seeds), first, curves, columns, {}, list(diverged))
+            for table in (columns, again):
+                for name in {"error", "loss", "test_error"} & table.keys():
+                    table[name][(table["seed"] == seed) & (table["batch"] >= batch)] = math.nan
+    return Curves(list(seeds), first, curves, columns, {}, list(diverged), again)
+
+
+def _columns(rows: Mapping[str, Sequence[float]]) -> dict[str, np.ndarray]:
+    whole_numbers = ("seed", "task", "after", "batch")
+    return {
+        name: np.array(column, dtype=np.int64 if name in whole_numbers else np.float64) for name, column in rows.items()
+    }

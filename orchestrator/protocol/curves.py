@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +23,16 @@ class Curves:
             (number of tasks evaluated before for this seed), `batch` (index of the last batch learned), `error` and
             `loss` on the validation set, `test_error`.
         chunks: one row per chunk, as columns of equal length: `batches` (index of the batch after it), `time_ms` (since
-            the epoch), `seconds`, `gradient_evaluations` (of one seed, summed over its datapoints), `peak_memory` and
-            `peak_gpu_memory` (bytes of the process since it took up the trial; NaN without a GPU).
+            the epoch), `seconds` (in a pack, the configuration's share), `gradient_evaluations` (of one seed, summed
+            over its datapoints), `peak_memory` and `peak_gpu_memory` (bytes of the process since it took up the trial;
+            NaN without a GPU).
         diverged: for each seed the batch at which a loss or a diagnostic was first not finite, −1 if none was; the
             seed's values are NaN from there on.
+        past: one row per past task that was evaluated again, as columns of equal length: `seed`, `after` (the task that
+            was learned last), `task` (an earlier one), `batch` (index of the last batch learned), `error` on the
+            validation set; empty without `evaluate_past`.
+        total_batches: batches of the whole stream; 0 in curves that an earlier version wrote.
+        total_tasks: tasks of the whole stream, of the seed with the most; 0 as above.
     """
 
     seeds: list[int]
@@ -34,6 +41,9 @@ class Curves:
     evaluations: dict[str, np.ndarray] = field(default_factory=dict)
     chunks: dict[str, np.ndarray] = field(default_factory=dict)
     diverged: list[int] = field(default_factory=list)
+    past: dict[str, np.ndarray] = field(default_factory=dict)
+    total_batches: int = 0
+    total_tasks: int = 0
 
     def __repr__(self) -> str:
         """Short, since Tune writes every result into messages, and formatting whole arrays takes time."""
@@ -53,31 +63,30 @@ class Curves:
         Raises:
             ValueError: they do not start where these curves end, or are of other seeds.
         """
-        if later.first_batch != self.batches or later.seeds != self.seeds:
-            raise ValueError(
-                f"a slice must begin at batch {self.batches} with seeds {self.seeds}, "
-                f"but got batch {later.first_batch} with seeds {later.seeds}"
-            )
-        before, after = self.batches - self.first_batch, later.batches - later.first_batch
-        for name in {**self.by_batch, **later.by_batch}:
-            parts = [
-                part.by_batch.get(name, np.full((len(self.seeds), count), math.nan))
-                for part, count in ((self, before), (later, after))
-            ]
-            self.by_batch[name] = np.concatenate(parts, axis=1)
-        for mine, others in ((self.evaluations, later.evaluations), (self.chunks, later.chunks)):
-            before, after = (max(map(len, columns.values()), default=0) for columns in (mine, others))
-            for name in {**mine, **others}:  # NaN where a part, written by an earlier version, has no such column
-                parts = [mine.get(name, np.full(before, math.nan)), others.get(name, np.full(after, math.nan))]
-                mine[name] = np.concatenate([part for part in parts if len(part)] or parts)
-        self.diverged = [
-            earlier if earlier >= 0 else new for earlier, new in zip(self.diverged, later.diverged, strict=True)
-        ]
+        vars(self).update(vars(joined([self, later])))
+
+    def until(self, batches: int) -> Curves:
+        """The part up to this number of batches, with the chunks that have ended by then."""
+        evaluated = self.evaluations["batch"] < batches if self.evaluations else None
+        again = self.past["batch"] < batches if self.past else None
+        chunked = self.chunks["batches"] <= batches if self.chunks else None
+        return Curves(
+            self.seeds,
+            self.first_batch,
+            {name: curve[:, : max(0, batches - self.first_batch)] for name, curve in self.by_batch.items()},
+            {name: column[evaluated] for name, column in self.evaluations.items()},
+            {name: column[chunked] for name, column in self.chunks.items()},
+            [batch if batch < batches else -1 for batch in self.diverged],
+            {name: column[again] for name, column in self.past.items()},
+            self.total_batches,
+            self.total_tasks,
+        )
 
     def since(self, batch: int) -> Curves:
         """The part from this batch on, with a chunk that contains the batch."""
         cut = max(0, batch - self.first_batch)
         evaluated = self.evaluations["batch"] >= batch if self.evaluations else None
+        again = self.past["batch"] >= batch if self.past else None
         chunked = self.chunks["batches"] > batch if self.chunks else None
         return Curves(
             self.seeds,
@@ -86,14 +95,87 @@ class Curves:
             {name: column[evaluated] for name, column in self.evaluations.items()},
             {name: column[chunked] for name, column in self.chunks.items()},
             list(self.diverged),
+            {name: column[again] for name, column in self.past.items()},
+            self.total_batches,
+            self.total_tasks,
+        )
+
+    def replicates(self, rows: slice) -> Curves:
+        """The part of successive replicates, with their share of the seconds; memory is that of the whole process."""
+        seeds = self.seeds[rows]
+
+        def share(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            if not columns:
+                return {}
+            mine = (columns["seed"] >= rows.start) & (columns["seed"] < rows.stop)
+            selected = {name: column[mine] for name, column in columns.items()}
+            return {**selected, "seed": selected["seed"] - rows.start} if mine.any() else {}
+
+        chunks = dict(self.chunks)
+        if "seconds" in chunks:
+            chunks["seconds"] = chunks["seconds"] * (len(seeds) / len(self.seeds))
+        return Curves(
+            seeds,
+            self.first_batch,
+            {name: curve[rows] for name, curve in self.by_batch.items()},
+            share(self.evaluations),
+            chunks,
+            self.diverged[rows],
+            share(self.past),
+            self.total_batches,
+            self.total_tasks,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "seeds": self.seeds,
-            "first_batch": self.first_batch,
-            "by_batch": self.by_batch,
-            "evaluations": self.evaluations,
-            "chunks": self.chunks,
-            "diverged": self.diverged,
-        }
+        return dict(vars(self))
+
+
+def joined(parts: Sequence[Curves]) -> Curves:
+    """The curves of parts that follow each other; missing names are NaN in the parts without them.
+
+    Raises:
+        ValueError: a part does not start where the one before ends, or is of other seeds; or there is no part.
+    """
+    if not parts:
+        raise ValueError("no curves")
+    first = parts[0]
+    counts = [part.batches - part.first_batch for part in parts]
+    start = first.first_batch
+    for part, count in zip(parts, counts, strict=True):
+        if part.first_batch != start or part.seeds != first.seeds:
+            raise ValueError(
+                f"a slice must begin at batch {start} with seeds {first.seeds}, "
+                f"but got batch {part.first_batch} with seeds {part.seeds}"
+            )
+        start += count
+    rows = len(first.seeds)
+    by_batch = {
+        name: np.concatenate(
+            [
+                part.by_batch.get(name, np.full((rows, count), math.nan))
+                for part, count in zip(parts, counts, strict=True)
+            ],
+            axis=1,
+        )
+        for name in dict.fromkeys(name for part in parts for name in part.by_batch)
+    }
+    out = Curves(list(first.seeds), first.first_batch, by_batch)
+    out.evaluations = _joined_columns([part.evaluations for part in parts])
+    out.past = _joined_columns([part.past for part in parts])
+    out.chunks = _joined_columns([part.chunks for part in parts])
+    for part in parts:
+        pairs = zip(out.diverged, part.diverged, strict=True)
+        out.diverged = [earlier if earlier >= 0 else new for earlier, new in pairs]
+        out.total_batches = out.total_batches or part.total_batches
+        out.total_tasks = out.total_tasks or part.total_tasks
+    return out
+
+
+def _joined_columns(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Columns one below the other, with NaN where a part, written by an earlier version, has no such column."""
+    lengths = [max(map(len, columns.values()), default=0) for columns in parts]
+    out = {}
+    for name in dict.fromkeys(name for columns in parts for name in columns):
+        arrays = [columns.get(name, np.full(length, math.nan)) for columns, length in zip(parts, lengths, strict=True)]
+        out[name] = np.concatenate([array for array in arrays if len(array)] or arrays)
+    return out

@@ -1,7 +1,7 @@
 """The metrics, with their formulas.
 
 Axes: R seeds of a stack, J batches of the stream, T evaluated tasks. A value that does not exist (yet) is NaN. Lower is
-better for all metrics except `forward_transfer`.
+better for all metrics except `forward_transfer`, `average_accuracy` and `backward_transfer`.
 """
 
 from __future__ import annotations
@@ -118,6 +118,70 @@ def adaptation(online_error: np.ndarray, ends: np.ndarray) -> np.ndarray:
     for start, length in zip(starts, lengths, strict=True):
         total[:length] += online_error[start : start + length]
     return np.asarray(total / (lengths[:, None] > np.arange(longest)).sum(axis=0))
+
+
+def accuracies(curves: Curves) -> np.ndarray:
+    """`a[i, j]` [R, T, T]: the accuracy on task j's validation set after learning task i; NaN where not evaluated.
+
+    The diagonal is evaluated at each task's end, and earlier tasks with `evaluate_past`.
+    """
+    error, past = held_out(curves), curves.past
+    tasks = error.shape[1]
+    matrix = np.full((len(error), tasks, tasks), math.nan)
+    matrix[:, np.arange(tasks), np.arange(tasks)] = 1 - error
+    if past:
+        matrix[past["seed"], past["after"], past["task"]] = 1 - past["error"]
+    return matrix
+
+
+def average_accuracy(matrix: np.ndarray) -> np.ndarray:
+    """`average_accuracy[i]` [T]: the mean of `a[i, 0..i]`, the tasks so far (Lopez-Paz & Ranzato 2017).
+
+    NaN where a task was not evaluated, as in `backward_transfer` and `forgetting`.
+
+    >>> average_accuracy(np.array([[0.75, np.nan], [0.25, 0.5]]))
+    array([0.75 , 0.375])
+    """
+    return np.array([row[: i + 1].mean() for i, row in enumerate(matrix)])
+
+
+def backward_transfer(matrix: np.ndarray) -> np.ndarray:
+    """`backward_transfer[i]` [T]: the mean over tasks j < i of `a[i, j] − a[j, j]` (Lopez-Paz & Ranzato 2017).
+
+    >>> backward_transfer(np.array([[0.75, np.nan], [0.25, 0.5]]))
+    array([ nan, -0.5])
+    """
+    learned = np.diagonal(matrix)
+    return np.array([(row[:i] - learned[:i]).mean() if i else math.nan for i, row in enumerate(matrix)])
+
+
+def forgetting(matrix: np.ndarray) -> np.ndarray:
+    """`forgetting[i]` [T]: the mean over tasks j < i of max `a[j..i−1, j]` − `a[i, j]` (Chaudhry et al. 2018).
+
+    The maximum is over the evaluations of task j before the present one.
+
+    >>> forgetting(np.array([[0.5, np.nan, np.nan], [0.75, 0.5, np.nan], [0.25, 0.5, 0.5]]))
+    array([  nan, -0.25,  0.25])
+    """
+    out = np.full(len(matrix), math.nan)
+    best = np.full(len(matrix), -math.inf)
+    for i, row in enumerate(matrix):
+        if i:
+            out[i] = (best[:i] - row[:i]).mean()
+        best[: i + 1] = np.fmax(best[: i + 1], row[: i + 1])
+    return out
+
+
+def past_curves(curves: Curves) -> dict[str, np.ndarray]:
+    """The three curves above by name, [R, T] each, where past tasks were evaluated; empty without `evaluate_past`."""
+    if not curves.past:
+        return {}
+    matrices = accuracies(curves)
+    after = np.zeros(matrices.shape[:2], dtype=bool)
+    after[curves.past["seed"], curves.past["after"]] = True
+    formulas = (average_accuracy, backward_transfer, forgetting)
+    values = {formula.__name__: np.array([formula(matrix) for matrix in matrices]) for formula in formulas}
+    return {name: np.where(after, curve, math.nan) for name, curve in values.items()}
 
 
 def regret(online_loss: np.ndarray, last_batch: np.ndarray, reference: np.ndarray) -> np.ndarray:

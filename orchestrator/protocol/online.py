@@ -1,6 +1,6 @@
 """The online protocol: predict, score and learn each batch; evaluate held-out datapoints at each task's end.
 
-One learner on one store, from a script and without Ray:
+One learner on one store, step by step (`orchestrator.run_one` runs a whole stream):
 
     store = streams.build.cached(streams.recipes()["rainbow_digits"](), seeds=[0, 1, 2])
     run = online.assemble(store, "foml", {"K": 5}, seeds=[0, 1, 2])
@@ -9,9 +9,10 @@ One learner on one store, from a script and without Ray:
     metrics.cumulative(metrics.held_out(run.curves))
 
 Batches ignore tasks: each has N datapoints, and only the stream's last one can be shorter. A task ends with the batch
-that holds its last datapoint. Its held-out datapoints are predicted then, before anything else is learned, since the
-learner of that moment is not kept: those of the validation set, which sweeps minimise, and those of the test set, whose
-errors only `orchestrator.report --test` reads.
+that holds its last datapoint. A learner that needs boundaries learns a batch with datapoints of two tasks in two parts,
+the end of one task and the start of the next; curves have one value for both. When a task ends, its held-out datapoints
+are predicted before anything else is learned, since the learner of that moment is not kept: those of the validation
+set, which sweeps minimise, and those of the test set, whose errors only `orchestrator.report --test` reads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +30,11 @@ import torch
 from torch import Tensor
 
 import learners
+from learners import checkpoint
 from learners.networks import build, determinism
 from learners.networks import network as networks
 from orchestrator.errors import OrchestratorError
-from orchestrator.protocol.batches import batch_of, padded, score, slice_of_curves
+from orchestrator.protocol.batches import batch_of, mean_of_parts, padded, score, slice_of_curves
 from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.source import StoreSource, StreamShape, StreamSource
 from orchestrator.system import hardware
@@ -52,6 +56,8 @@ def assemble(
     source: StreamSource | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    evaluate_past: int | str | None = None,
+    start: Path | str | None = None,
 ) -> OnlineProtocol:
     """The protocol of a new learner on the streams of a store.
 
@@ -61,6 +67,11 @@ def assemble(
         network: its name; the default for the store's datapoints if None.
         schedule: sequential if None.
         source: read instead of the store itself.
+        evaluate_past: see `OnlineProtocol`.
+        start: the checkpoint whose weights the learner starts from.
+
+    Raises:
+        ValueError, OrchestratorError: the learner refuses its options, its stream or the checkpoint.
     """
     determinism.enable(device)
     source = source or StoreSource(store, seeds, schedule or Sequential())
@@ -73,7 +84,10 @@ def assemble(
         store.classes,
         image_table(store, device, dtype),
     )
-    return OnlineProtocol(learners.create(learner, options, setting), source)
+    created = learners.create(learner, options, setting)
+    if start is not None:
+        checkpoint.start(created, start, name, checkpoint.modules_of(learner, name))
+    return OnlineProtocol(created, source, evaluate_past)
 
 
 def learner_setting(
@@ -106,13 +120,19 @@ def image_table(store: TaskStore, device: torch.device | str, dtype: torch.dtype
 class OnlineProtocol:
     """R replicates of one learner on their streams, advanced batch by batch.
 
+    Args:
+        learner: of all replicates.
+        source: their streams.
+        evaluate_past: the validation set of each past task is evaluated again after the last task (`end`), or after
+            every n tasks and the last one (n); never if None.
+
     Attributes:
         learner: of all replicates.
         curves: all measurements so far.
     """
 
-    def __init__(self, learner: learners.Learner, source: StreamSource) -> None:
-        self.learner, self._source = learner, source
+    def __init__(self, learner: learners.Learner, source: StreamSource, evaluate_past: int | str | None = None) -> None:
+        self.learner, self._source, self._evaluate_past = learner, source, evaluate_past
         self._setting = learner.setting
         self._images = self._setting.require_images()
         self._shape = source.shape()
@@ -121,7 +141,7 @@ class OnlineProtocol:
         if learner.pretrain_tasks > self._shape.held_back:
             rule = f"pretrain_tasks must be at most the {self._shape.held_back} tasks that the stream holds back"
             raise OrchestratorError(f"{type(learner).__name__}: {rule} (got {learner.pretrain_tasks})")
-        self.curves = Curves(list(self._setting.seeds))
+        self.curves = self._with_totals(Curves(list(self._setting.seeds)))
         self._position = 0
         self._tasks_over = [0] * self._setting.replicates
         self._in_task = self._pretrained = False
@@ -134,6 +154,11 @@ class OnlineProtocol:
         return self._position >= self._shape.length
 
     @property
+    def datapoints(self) -> int:
+        """Datapoints of each seed learned so far."""
+        return self._position
+
+    @property
     def batches(self) -> int:
         """Batches learned so far."""
         return self.curves.batches
@@ -142,6 +167,12 @@ class OnlineProtocol:
     def total_batches(self) -> int:
         """Batches of the whole stream."""
         return math.ceil(self._shape.length / self._setting.batch_size)
+
+    def _with_totals(self, curves: Curves) -> Curves:
+        """The same curves, with the length of the stream in them."""
+        curves.total_batches = self.total_batches
+        curves.total_tasks = max(len(ends) for ends in self._shape.ends)
+        return curves
 
     def advance(self, batches: int) -> Curves:
         """Predict, score and learn the next batches, fewer at the end of the stream.
@@ -153,23 +184,20 @@ class OnlineProtocol:
         learner, size = self.learner, self._setting.batch_size
         if self.batches == 0 and learner.pretrain_tasks and not self._pretrained:
             self.pretrain()
-        points = self._source.read(self._position, batches * size)
+        begin = self._position
+        points = self._source.read(begin, batches * size)
         by_batch: dict[int, dict[str, Tensor]] = {}
         evaluations: dict[str, list[float]] = defaultdict(list)
+        past: dict[str, list[float]] = defaultdict(list)
         for number, start in enumerate(range(0, points.labels.shape[1], size), self.batches):
-            batch = batch_of(self._images, points, start, start + size)
-            if learner.needs_boundaries and not self._in_task:
-                learner.begin_task()
-                self._in_task = True
-            transfer = self._forward_transfer()
-            error, loss = score(learner.predict(batch.x), batch.y)
-            marks = {name: torch.full_like(error[:, 0], value) for name, value in self._marks.items()}
-            self._marks = {}
-            measured = {"online_error": error.mean(1), "online_loss": loss.mean(1)}
-            by_batch[number] = {**measured, **transfer, **learner.update(batch), **marks}
-            self._position += batch.y.shape[1]
-            self._evaluate_ended_tasks(number, evaluations)
-        curves = slice_of_curves(self._setting.seeds, self.batches, by_batch, evaluations, self._diverged)
+            parts = []
+            for first, stop in self.parts(begin + start, min(size, points.labels.shape[1] - start)):
+                batch = batch_of(self._images, points, first - begin, stop - begin)
+                parts.append((len(batch), self._learn(batch)))
+                self._evaluate_ended_tasks(number, evaluations, past)
+            by_batch[number] = mean_of_parts(parts)
+        curves = slice_of_curves(self._setting.seeds, self.batches, by_batch, evaluations, self._diverged, past)
+        self._with_totals(curves)
         curves.chunks = {
             "batches": np.array([curves.batches]),
             "time_ms": np.array([time.time_ns() // 1_000_000]),
@@ -180,6 +208,28 @@ class OnlineProtocol:
         }
         self.curves.extend(curves)
         return curves
+
+    def parts(self, position: int, count: int) -> list[tuple[int, int]]:
+        """The (start, stop) in the stream of each part of a batch of `count` datapoints from this position on.
+
+        A learner that needs boundaries learns the datapoints of each task separately; for others it is one part.
+        """
+        ends = [end for end, _ in self._shape.ends[0]] if self.learner.needs_boundaries else []
+        return [*pairwise([position, *(end for end in ends if 0 < end - position < count), position + count])]
+
+    def _learn(self, batch: learners.Batch) -> dict[str, Tensor]:
+        """Predict, score and learn datapoints of the stream; returns their curves."""
+        if self.learner.needs_boundaries and not self._in_task:
+            self.learner.begin_task()
+            self._in_task = True
+        transfer = self._forward_transfer()
+        error, loss = score(self.learner.predict(batch.x), batch.y)
+        marks = {name: torch.full_like(error[:, 0], value) for name, value in self._marks.items()}
+        self._marks = {}
+        measured = {"online_error": error.mean(1), "online_loss": loss.mean(1)}
+        diagnostics = self.learner.update(batch)
+        self._position += len(batch)
+        return {**measured, **transfer, **diagnostics, **marks}
 
     def pretrain(self, batches: int | None = None) -> int:
         """Train the learner on the tasks outside the stream, as `advance` does before the first batch of the stream.
@@ -198,10 +248,17 @@ class OnlineProtocol:
         self._pretrained = True
         return self._setting.network.gradient_evaluations - before
 
-    def batch(self, number: int) -> learners.Batch:
-        """A batch of the stream, learned or not."""
-        size = self._setting.batch_size
-        return batch_of(self._images, self._source.read(number * size, size), 0, size)
+    def batch(self, number: int) -> list[tuple[learners.Batch, int]]:
+        """The parts of a batch of the stream, learned or not; each with the number of tasks that end with it."""
+        begin, size = number * self._setting.batch_size, self._setting.batch_size
+        points = self._source.read(begin, size)
+        return [
+            (
+                batch_of(self._images, points, start - begin, stop - begin),
+                sum(start < end <= stop for end, _ in self._shape.ends[0]),
+            )
+            for start, stop in self.parts(begin, points.labels.shape[1])
+        ]
 
     def rehearse_evaluation(self) -> None:
         """Predict what is predicted once a task, and discard it, to measure the cost."""
@@ -222,7 +279,7 @@ class OnlineProtocol:
         if not self._shape.has_boundaries or over == len(ends[0]):
             return {}
         start = ends[0][over - 1][0] if over else 0
-        if self._position - start >= self._setting.batch_size:
+        if self._position - start >= (1 if self.learner.needs_boundaries else self._setting.batch_size):
             return {}
         tasks = [of_seed[over][1] for of_seed in ends]
         network = self._setting.network
@@ -233,7 +290,9 @@ class OnlineProtocol:
         before, now = (torch.tensor(errors, dtype=torch.float64) for errors in (initial, current))
         return {"forward_transfer": before - now}
 
-    def _evaluate_ended_tasks(self, batch: int, evaluations: dict[str, list[float]]) -> None:
+    def _evaluate_ended_tasks(
+        self, batch: int, evaluations: dict[str, list[float]], past: dict[str, list[float]]
+    ) -> None:
         """Evaluate each seed whose task ended with this batch; without boundaries, seeds may end tasks separately."""
         while True:
             ended = [
@@ -256,9 +315,27 @@ class OnlineProtocol:
                 evaluations["loss"].append(loss[seed])
                 evaluations["test_error"].append(test_error[seed])
                 self._tasks_over[seed] += 1
+            self._evaluate_past_tasks(np.flatnonzero(ended).tolist(), batch, past)
             if self.learner.needs_boundaries:
                 self.learner.end_task()
                 self._in_task = False
+
+    def _evaluate_past_tasks(self, seeds: list[int], batch: int, past: dict[str, list[float]]) -> None:
+        """Evaluate the tasks before the one that has just ended, for those of the seeds for which it is due."""
+        every, over, ends = self._evaluate_past, self._tasks_over, self._shape.ends
+        due = [
+            seed
+            for seed in seeds
+            if every is not None
+            and (over[seed] == len(ends[seed]) or (isinstance(every, int) and over[seed] % every == 0))
+        ]
+        for task in range(max((over[seed] - 1 for seed in due), default=0)):
+            error, _ = self._held_out([of_seed[min(task, len(of_seed) - 1)][1] for of_seed in ends], "validation")
+            for seed in due:
+                if task < over[seed] - 1:
+                    values = {"seed": seed, "after": over[seed] - 1, "task": task, "batch": batch, "error": error[seed]}
+                    for name, value in values.items():
+                        past[name].append(value)
 
     def _held_out(
         self, tasks: list[int], split: str, predict: Callable[[Tensor], Tensor] | None = None
@@ -310,7 +387,7 @@ class OnlineProtocol:
         self._position = state["position"]
         self._tasks_over = list(state["tasks_over"])
         self._in_task = state["in_task"]
-        self.curves = curves
+        self.curves = self._with_totals(curves)
         load(state["learner"])
         points = self._source.read(0, self._position)
         if self._position:

@@ -14,11 +14,15 @@ import pandas as pd
 from orchestrator.plan.fate import Ending, Fate
 from orchestrator.protocol import metrics
 from orchestrator.protocol.metrics import Interval
-from orchestrator.tracking.points import ADAPTATION, BY_TASK, REGRET, TRANSFER
+from orchestrator.protocol.objectives import STANDARD
+from orchestrator.tracking.points import ADAPTATION, BY_TASK, OBJECTIVE, PAST, REGRET, TRANSFER
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns
 
-_DISTILLED, _TEST_ERROR = "distilled", "test_error"
+_DISTILLED, _TEST_ERROR = "diagnostics/distilled", "test_error"
 NO_INTERVAL = Interval(math.nan, None, None, 0)
+SIGNIFICANT = 0.05
+_POWER = 0.8
+_MOST_SEEDS = 1_000
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,16 @@ class PairedDifference:
 
     interval: Interval
     p: float | None
+
+    @property
+    def effect(self) -> float:
+        """Mean divided by standard deviation; requires an interval."""
+        from scipy import stats
+
+        interval = self.interval
+        assert interval.high is not None
+        error = (interval.high - interval.mean) / float(stats.t.ppf(0.975, interval.n - 1))
+        return interval.mean / (error * math.sqrt(interval.n))
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,9 @@ class ComparisonRow:
         forward_transfer: mean over tasks without the first; None if it was not measured.
         regret: at the end of the stream; None if it was not computed.
         distilled: mean share of a learner's targets that an older model of it supplied; None for other learners.
+        past: average accuracy, backward transfer and forgetting at the end; empty without `evaluate_past`.
+        so_far: the objective of the excluded seeds that did not diverge, up to their last task or batch; None if they
+            have none, or another seed finished. It is in no comparison.
     """
 
     configuration: ConfigurationRuns
@@ -79,6 +96,8 @@ class ComparisonRow:
     forward_transfer: Interval | None = None
     regret: Interval | None = None
     distilled: float | None = None
+    past: dict[str, Interval] = field(default_factory=dict)
+    so_far: Interval | None = None
 
     @property
     def usable(self) -> bool:
@@ -120,14 +139,14 @@ class ComparisonRow:
 def compare(sweep: SweepRuns, curves: pd.DataFrame, thresholds: Sequence[float] = ()) -> list[ComparisonRow]:
     """One row for each configuration: usable ones first, by objective, each with its difference to the first row.
 
-    Configurations that were removed from the sweep are last.
+    Where objectives are equal, the order of the plan decides. Configurations that were removed from the sweep are last.
 
     Args:
         sweep: the sweep's runs.
         curves: the points of its curves; those of `test_error`, if any, do not affect the order.
         thresholds: the errors for which `points_to` is computed.
     """
-    names = [*BY_TASK, ADAPTATION, TRANSFER, REGRET, _DISTILLED, _TEST_ERROR, sweep.objective]
+    names = [*BY_TASK, ADAPTATION, TRANSFER, REGRET, _DISTILLED, _TEST_ERROR, OBJECTIVE, *STANDARD, *PAST]
     groups = dict(tuple(curves[curves.metric.isin(names)].groupby("configuration")))
     rows = [
         _row(configuration, sweep.objective, groups.get(configuration.hash, curves[:0]), thresholds)
@@ -137,7 +156,7 @@ def compare(sweep: SweepRuns, curves: pd.DataFrame, thresholds: Sequence[float] 
     rows.sort(
         key=lambda row: (row.configuration.removed, not row.usable, row.objective.n == 0, sign * row.objective.mean)
     )
-    return _with_differences(rows)
+    return with_differences(rows)
 
 
 def difference(values: Mapping[int, float], reference: Mapping[int, float]) -> PairedDifference:
@@ -172,7 +191,29 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def _with_differences(rows: list[ComparisonRow]) -> list[ComparisonRow]:
+def seeds_needed(effect: float, tests: int = 1) -> int | None:
+    """The number of seeds with which a paired t-test finds a difference in four of five experiments.
+
+    Args:
+        effect: mean divided by standard deviation of the difference.
+        tests: the number of tests among which this is one, at the level 5 % / `tests`, as for the first of Holm.
+
+    Returns:
+        The number; None if it is above 1,000.
+
+    >>> [seeds_needed(effect) for effect in (0.2, 0.5, 0.8, 1.0, 0.01)], seeds_needed(0.5, tests=5)
+    ([199, 34, 15, 10, None], 51)
+    """
+    from scipy import stats
+
+    n = np.arange(2, _MOST_SEEDS + 1)
+    critical = stats.t.ppf(1 - SIGNIFICANT / tests / 2, n - 1)
+    enough = stats.nct.sf(critical, n - 1, abs(effect) * np.sqrt(n)) >= _POWER
+    return int(n[enough][0]) if enough.any() else None
+
+
+def with_differences(rows: list[ComparisonRow]) -> list[ComparisonRow]:
+    """The rows, each with its difference to the first one if that is usable."""
     if not rows or not rows[0].usable:
         return rows
     compared = [index for index, row in enumerate(rows) if index and row.values and not row.configuration.removed]
@@ -196,15 +237,16 @@ def _row(
     none = points[:0]
 
     def by_seed(metric: str, aggregate: Literal["mean", "last"]) -> dict[int, float]:
-        of_metric = by_metric.get(metric, none)
-        ordered = of_metric.sort_values("step") if aggregate == "last" else of_metric
-        values = ordered.groupby("seed").value.agg(aggregate)
-        return dict(zip(map(int, values.index), map(float, values), strict=True))
+        return _by_seed(by_metric.get(metric, none), aggregate)
 
     def over_seeds(values: Mapping[int, float]) -> Interval:
         return metrics.interval(np.array(list(values.values())))
 
-    values = by_seed(objective, "last" if objective in BY_TASK else "mean")
+    aggregate: Literal["mean", "last"] = "last" if objective in BY_TASK else "mean"
+    name = objective if objective in STANDARD else OBJECTIVE
+    values = by_seed(name, aggregate)
+    open_seeds = [seed for seed, fate in excluded.items() if fate.ending is not Ending.DIVERGED and not values]
+    so_far = _by_seed(curves[curves.seed.isin(open_seeds) & (curves.metric == name)], aggregate)
     within = by_metric.get(ADAPTATION, none).sort_values("step")
     distilled = by_metric.get(_DISTILLED, none).value
     return ComparisonRow(
@@ -218,7 +260,23 @@ def _row(
         forward_transfer=over_seeds(transfer) if (transfer := by_seed(TRANSFER, "mean")) else None,
         regret=over_seeds(regret) if (regret := by_seed(REGRET, "last")) else None,
         distilled=float(distilled.mean()) if len(distilled) else None,
+        past={name: over_seeds(last) for name in PAST if (last := by_seed(name, "last"))},
+        so_far=over_seeds(so_far) if so_far else None,
     )
+
+
+def _by_seed(points: pd.DataFrame, aggregate: Literal["mean", "last"]) -> dict[int, float]:
+    """The mean or the last value of one metric's points, of each seed."""
+    ordered = points.sort_values("step")
+    if aggregate == "mean" and set(ordered.metric) == {"online_error"}:
+        # A point may be the mean over the batches since the one before.
+        curves = {int(str(seed)): curve for seed, curve in ordered.groupby("seed")}
+        return {
+            seed: float(np.average(curve.value, weights=np.diff(curve.step, prepend=-1)))
+            for seed, curve in curves.items()
+        }
+    values = ordered.groupby("seed").value.agg(aggregate)
+    return dict(zip(map(int, values.index), map(float, values), strict=True))
 
 
 def _fate(configuration: ConfigurationRuns, seed: int) -> Fate:
@@ -255,18 +313,20 @@ def _numbers(sweep: SweepRuns, row: ComparisonRow) -> dict[str, object]:
         "learner": runs.learner,
         "options": json.dumps(runs.parameters, sort_keys=True, ensure_ascii=False),
         "objective": sweep.objective,
-        **_interval("objective", row.objective),
+        **interval_numbers("objective", row.objective),
         "n": row.objective.n,
-        **_interval("final_error", row.final_error),
-        **_interval("difference", difference.interval),
+        **interval_numbers("final_error", row.final_error),
+        **interval_numbers("difference", difference.interval),
         "difference_n": difference.interval.n,
         "difference_p_holm": difference.p,
     }
     for error, points_to in row.points_to.items():
         numbers |= {f"points_to_{error:g}": points_to.points.mean, f"points_to_{error:g}_seeds": points_to.reached}
-    for name in ("test_error", "forward_transfer", "regret"):
+    for name in ("test_error", "forward_transfer", "regret", "so_far"):
         if (value := getattr(row, name)) is not None:
-            numbers |= _interval(name, value)
+            numbers |= interval_numbers(name, value)
+    for name, value in row.past.items():
+        numbers |= interval_numbers(name, value)
     return numbers | {
         "gradient_evaluations_per_datapoint": runs.metrics.get("gradient_evaluations_per_datapoint"),
         "seconds": runs.metrics.get("seconds"),
@@ -279,5 +339,6 @@ def _numbers(sweep: SweepRuns, row: ComparisonRow) -> dict[str, object]:
     }
 
 
-def _interval(name: str, value: Interval) -> dict[str, float | None]:
+def interval_numbers(name: str, value: Interval) -> dict[str, float | None]:
+    """An interval as columns of a table."""
     return {f"{name}_mean": value.mean, f"{name}_low": value.low, f"{name}_high": value.high}

@@ -9,36 +9,47 @@ from orchestrator.protocol import metrics
 from orchestrator.tracking.points import ADAPTATION, REGRET
 from orchestrator.tracking.reader import SweepRuns, hindsight_of
 
+LATE_ADAPTATION = "adaptation_late"
+"""As `adaptation`, over the last quarter of a stream's tasks."""
 _NO_LOSS = ("icarl",)
 """Learners that predict distances: their cross-entropy cannot be compared with that of others."""
 
 
 def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
-    """The curves with `adaptation` of the seeds without one; a seed's run has it from the end of its stream on.
+    """The curves with `adaptation` of the seeds without one, and `adaptation_late` of those at the end of the stream.
 
-    This requires a sequential stream with tasks of equal length, and one complete configuration. The curve of an
-    unfinished seed is over its tasks so far; a diverged seed has none.
+    This requires a sequential stream with tasks of equal length, and one complete configuration. A seed's run has
+    `adaptation` from the end of its stream on; the curve of an unfinished seed is over its tasks so far. A diverged
+    seed has neither.
     """
+    lengths = _task_lengths(sweep, curves)
+    if lengths is None:
+        return curves
+    length, stream_tasks = lengths
     present = set(curves[curves.metric == ADAPTATION].groupby(["configuration", "seed"]).groups)
-    missing = {
-        (configuration.hash, run.seed): configuration
+    batch_sizes = {
+        (configuration.hash, run.seed): int(configuration.parameters["batch_size"])
         for configuration in sweep.configurations
         for run in configuration.seeds
-        if (configuration.hash, run.seed) not in present and run.diverged_at is None
+        if run.diverged_at is None
     }
-    length = _task_length(sweep, curves) if missing else None
-    if length is None:
-        return curves
     frames = [curves]
     for key, online in curves[curves.metric == "online_error"].groupby(["configuration", "seed"]):
-        if key in missing:
-            online = online.sort_values("step")
-            tasks = len(online) // length
-            if not tasks:
-                continue
-            curve = metrics.adaptation(online.value.to_numpy(), length * np.arange(1, tasks + 1) - 1)
-            step = np.arange(len(curve)) * int(missing[key].parameters["batch_size"])
-            frames.append(online.iloc[: len(curve)].assign(metric=ADAPTATION, value=curve, step=step))
+        tasks = len(online) // length
+        if key not in batch_sizes or not tasks:
+            continue
+        online = online.sort_values("step")
+        if not _is_whole(online):
+            continue
+        for metric, count, included in (
+            (ADAPTATION, tasks, key not in present),
+            (LATE_ADAPTATION, stream_tasks // 4, tasks == stream_tasks >= 4),
+        ):
+            if included:
+                part = online.iloc[(tasks - count) * length :]
+                curve = metrics.adaptation(part.value.to_numpy(), length * np.arange(1, count + 1) - 1)
+                step = np.arange(len(curve)) * batch_sizes[key]
+                frames.append(part.iloc[: len(curve)].assign(metric=metric, value=curve, step=step))
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else curves
 
 
@@ -62,22 +73,29 @@ def with_regret(sweep: SweepRuns, curves: pd.DataFrame, reference: pd.DataFrame 
         if str(seed) not in by_seed:
             continue
         online, hindsight = online.sort_values("step"), by_seed[str(seed)]
+        if not _is_whole(online):
+            continue
         last, loss = hindsight.last_batch.to_numpy(), hindsight.loss.to_numpy()
         curve = metrics.regret(online.value.to_numpy(), last, loss)
         frames.append(online.iloc[: len(curve)].assign(metric=REGRET, value=curve, step=np.arange(len(curve))))
     return pd.concat(frames, ignore_index=True)
 
 
-def _task_length(sweep: SweepRuns, curves: pd.DataFrame) -> int | None:
-    """Batches per task if they are the same for all tasks, else None."""
+def _is_whole(curve: pd.DataFrame) -> bool:
+    """Whether a curve has each batch, and not the means of blocks as in MLflow."""
+    return bool((curve.step.to_numpy() == np.arange(len(curve))).all())
+
+
+def _task_lengths(sweep: SweepRuns, curves: pd.DataFrame) -> tuple[int, int] | None:
+    """Batches per task and tasks of the stream, if they are the same for all complete configurations, else None."""
     lengths = set()
     relevant = curves[curves.metric.isin(["online_error", "validation_error"])]
     last = {key: int(steps.max()) for key, steps in relevant.groupby(["configuration", "metric"]).step}
     for runs in sweep.configurations:
         batch, task = (last.get((runs.hash, metric), -1) for metric in ("online_error", "validation_error"))
         if runs.complete and runs.parameters.get("stream.schedule.name") == "sequential" and task >= 0:
-            lengths.add(divmod(batch + 1, task + 1))
+            lengths.add((*divmod(batch + 1, task + 1), task + 1))
     if len(lengths) != 1:
         return None
-    ((length, rest),) = lengths
-    return length if rest == 0 else None
+    ((length, rest, tasks),) = lengths
+    return (length, tasks) if rest == 0 else None

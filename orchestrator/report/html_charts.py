@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.report.charts import Panel, Series
+from orchestrator.report.charts import Panel, Series, log_ticks
 from orchestrator.report.figures import COLOURS, GREY
 
 _MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "plus", "x")
@@ -71,7 +71,8 @@ def plot(panel: Panel, y_limits: tuple[float, float], toggles: Toggles) -> Any:
         if series.owner is not None:
             toggles.models.setdefault(series.owner, []).extend(glyph.id for glyph in glyphs)
     value = "{0.[00000000]}" if panel.log_y else "{0.0000}"
-    values = f"@y{value}" if panel.log_y else f"@y{value} [@low{value}, @high{value}]"
+    interval = any(np.isfinite(series.low).any() for series in panel.series)
+    values = f"@y{value} [@low{value}, @high{value}]" if interval else f"@y{value}"
     for renderers, name, x, y in (
         (single, "$name", "@x", values),
         (points, "@label", "@x", values),
@@ -85,6 +86,9 @@ def plot(panel: Panel, y_limits: tuple[float, float], toggles: Toggles) -> Any:
     if panel.ticks:
         axes.xaxis.ticker = [x for x, _ in panel.ticks]
         axes.xaxis.major_label_overrides = dict(panel.ticks)
+    if panel.log_y:
+        ticks = log_ticks(np.concatenate([series.y for series in panel.series]).tolist())
+        axes.yaxis.ticker, axes.yaxis.major_label_overrides = [y for y, _ in ticks], dict(ticks)
     return axes
 
 
@@ -109,7 +113,7 @@ def _x_range(panel: Panel) -> Any:
 
 def _glyphs(axes: Any, series: Series) -> list[Any]:
     """The series' renderers: band or bars, then line or points; the last one has the values."""
-    from bokeh.models import CDSView, ColumnDataSource, Line, Scatter, VArea
+    from bokeh.models import CDSView, ColumnDataSource, Line, MultiLine, Scatter, VArea
 
     style, in_front = series.style or 0, series.style is not None
     source = ColumnDataSource({"x": series.x.astype(float), "y": series.y, "low": series.low, "high": series.high})
@@ -130,7 +134,12 @@ def _glyphs(axes: Any, series: Series) -> list[Any]:
         )
     # add_glyph with one shared view instead of axes.line and its like, which create more models.
     view = CDSView()
-    return [axes.add_glyph(source, glyph, view=view, name=series.hint or series.label) for glyph in glyphs]
+    renderers = [axes.add_glyph(source, glyph, view=view, name=series.hint or series.label) for glyph in glyphs]
+    if in_front and series.by_seed.size:
+        seeds = ColumnDataSource({"xs": [series.x.astype(float)] * len(series.by_seed), "ys": list(series.by_seed)})
+        thin = MultiLine(xs="xs", ys="ys", line_color=colour(series), line_alpha=0.4, line_width=0.7)
+        renderers.insert(0, axes.add_glyph(seeds, thin))
+    return renderers
 
 
 def _bars(line_color: str) -> Any:

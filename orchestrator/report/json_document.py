@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.plan.plan import Trial
+from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.report.comparison import ComparisonRow
 from streams.errors import masked_values
 
@@ -30,7 +31,7 @@ class SweepDocument:
     Attributes:
         sweep: the sweep's name; None if the command did not read it.
         exit_code: the command's.
-        metric: the objective.
+        objective: of the sweep.
         report: the report; None if it was not written.
         failed: the failed trials, with the reason.
         folder: the folder of the chunk files.
@@ -40,7 +41,7 @@ class SweepDocument:
 
     sweep: str | None
     exit_code: int
-    metric: str | None = None
+    objective: ObjectiveMetric | None = None
     report: Report | None = None
     failed: Sequence[tuple[Trial, str]] = ()
     folder: Path | None = None
@@ -55,7 +56,8 @@ class SweepDocument:
             "format": FORMAT,
             "sweep": self.sweep,
             "exit_code": self.exit_code,
-            "objective": self.metric,
+            "objective": None if self.objective is None else self.objective.name,
+            "mode": None if self.objective is None else self.objective.mode,
             "winner": next((each for each in configurations if each["usable"]), None),
             "configurations": configurations,
             "failures": [
@@ -88,6 +90,7 @@ def _configuration(row: ComparisonRow) -> dict[str, Any]:
         "low": row.objective.low,
         "high": row.objective.high,
         "n": row.objective.n,
+        "so_far": None if row.so_far is None else _number(row.so_far.mean),
         "seeds": list(runs.planned),
         "values": {str(seed): _number(value) for seed, value in row.values.items()},
         "diverged": row.diverged_seeds,

@@ -29,6 +29,11 @@ class Asha:
             self._rungs.append((at, {}))
             at *= reduction
 
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The batches at which trials are judged."""
+        return tuple(at for at, _ in self._rungs)
+
     def should_stop(self, key: str, batches: int, value: float) -> bool:
         """Whether the trial `key`, whose objective after `batches` batches is `value` (lower is better), stops."""
         rung, unjudged = self._rung(batches), self._unjudged.pop(key, None)

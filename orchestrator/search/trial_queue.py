@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from orchestrator.config.schedulers import AshaOptions
 from orchestrator.config.schema import Sweep
+from orchestrator.plan import packs
 from orchestrator.plan.plan import Trial
-from orchestrator.protocol import metrics
+from orchestrator.plan.task_store import objective_of
 from orchestrator.search.asha import Asha
 from orchestrator.search.ledger import Ledger, Rates
 from orchestrator.search.population.generations import Generations
@@ -37,13 +39,14 @@ class TrialQueue:
         self, sweep: Sweep, journal: Journal, ended: set[str], total_batches: int, ledger: Ledger | None = None
     ) -> None:
         self.ledger = ledger or Ledger(Rates(1, 0), None, {})
-        self._scheduler, self._metric = sweep.scheduler, sweep.document.objective.metric
+        self._scheduler, self._objective = sweep.scheduler, objective_of(sweep)
         self._journal, self._total = journal, total_batches
         self._populations = [
-            Generations(population, total_batches, self._metric, journal, ended)
+            Generations(population, total_batches, self._objective.name, journal, ended)
             for population in journal.plan.populations
         ]
         self._population_of = {member.key: each for each in self._populations for member in each.population.members}
+        self._sweep, self._alone, self._count = sweep, set[str](), 0
         self._waiting = deque(
             trial for trial in journal.plan.trials if trial.key not in ended and trial.key not in self._population_of
         )
@@ -90,8 +93,34 @@ class TrialQueue:
             self._journal.draw(trial)
         return trial
 
+    def next_pack(self, slots: int) -> tuple[Trial, ...]:
+        """The next trials that start together in one actor; empty if none is ready.
+
+        They are at the same batch. A drawn trial, and one that was in an actor that died, is alone.
+
+        Args:
+            slots: actors that run simultaneously.
+        """
+        self._count = self._count or len(self._waiting)
+        first = self.next()
+        if first is None:
+            return ()
+        most = packs.limit(self._sweep, first, self._count, slots)
+        if most == 1 or (kind := self._kind(first)) is None:
+            return (first,)
+        kin = itertools.islice((trial for trial in self._waiting if self._kind(trial) == kind), most - 1)
+        pack = (first, *kin)
+        self._waiting = deque(trial for trial in self._waiting if trial not in pack)
+        return pack
+
+    def _kind(self, trial: Trial) -> tuple[str, int] | None:
+        """What trials of a pack have in common, with the batches learned; None for a trial that starts alone."""
+        kind = None if trial.key in self._alone else packs.kind(trial)
+        return None if kind is None else (kind, chunk_files.newest_step(trial.folder(self._journal.root)))
+
     def requeue(self, trial: Trial) -> None:
-        """Start a trial again whose actor has died."""
+        """Start a trial again whose actor has died; it is in no pack."""
+        self._alone.add(trial.key)
         population = self._population_of.get(trial.key)
         if population is None:
             self._waiting.appendleft(trial)
@@ -101,11 +130,16 @@ class TrialQueue:
     def should_stop(self, trial: Trial, batches: int, value: float) -> bool:
         """Whether the scheduler stops a trial whose objective after `batches` batches is `value`; recorded if so."""
         asha = self._asha_of(trial)
-        if asha is None or not asha.should_stop(trial.key, batches, value):
+        if asha is None or not asha.should_stop(trial.key, batches, self._objective.sign * value):
             return False
         self._journal.stop(trial, batches, value)
         self._record(trial, value, batches)
         return True
+
+    def rungs(self, trial: Trial) -> tuple[int, ...]:
+        """The batches at which the scheduler judges a trial."""
+        asha = self._asha_of(trial)
+        return () if asha is None else asha.rungs
 
     def finish(self, trial: Trial, value: float) -> None:
         """Record the objective of a trial at the end of the stream; NaN if a seed diverged."""
@@ -123,7 +157,7 @@ class TrialQueue:
 
     def _record(self, trial: Trial, value: float, stopped_at: int | None) -> None:
         if self._studies is not None:
-            self._studies.record(trial, value, stopped_at)
+            self._studies.record(trial, self._objective.sign * value, stopped_at)
 
     def _asha_of(self, trial: Trial) -> Asha | None:
         """The rungs of a trial's learner: a learner that starts slowly is not compared with others."""
@@ -140,9 +174,10 @@ class TrialQueue:
             chunk = chunk_files.newest(trial.folder(self._journal.root))
             if chunk is None:
                 continue
-            reports = metrics.objective_by_chunk(chunk.curves, self._metric)
+            reports = self._objective.by_chunk(chunk.curves)
             asha = self._asha_of(trial)
             if asha is not None:
-                asha.replay(trial.key, reports, trial.key in ended)
+                signed = [(batches, self._objective.sign * value) for batches, value in reports]
+                asha.replay(trial.key, signed, trial.key in ended)
             if trial.key in ended:
                 self._record(trial, reports[-1][1] if reports else math.nan, stopped.get(trial.key))

@@ -1,8 +1,9 @@
-"""Chunk files: a trial's state and its curves so far in one file, the source of truth about the trial.
+"""Chunk files: a trial's state, and where its curves so far are: the source of truth about the trial.
 
-A chunk file is written atomically, so that state and curves always belong together. A trial keeps its two newest, and
-those that other members of its population may still copy from. Each start of a trial claims the next attempt number;
-an actor of an earlier attempt that still runs (after its driver was killed, for example) can no longer write.
+A chunk file is written atomically, after its curves are in the log, so that state and curves always belong together. A
+trial keeps its two newest, and those that other members of its population may still copy from. Each start of a trial
+claims the next attempt number; an actor of an earlier attempt that still runs (after its driver was killed, for
+example) can no longer write.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
-
 from orchestrator.errors import OrchestratorError
 from orchestrator.protocol.curves import Curves
-from orchestrator.storage import atomic
+from orchestrator.storage import atomic, curve_log
+from orchestrator.storage.curve_log import CurveLog, Extent
 
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2
+_FORMAT_WITH_CURVES = 1
+"""The format of earlier versions, whose chunk files hold the curves themselves."""
 KEPT = 2
 LEARNER_FILE = "learner.pt"
 _DAMAGE = (*atomic.DAMAGE, RuntimeError, EOFError, pickle.UnpicklingError)
@@ -48,12 +50,14 @@ class Chunk:
         state: the state of protocol and learner.
         curves: everything measured so far.
         finished: whether the trial has reached the end of the stream.
+        extents: where the curves are in the log; empty in a file of an earlier version.
     """
 
     path: Path
     state: dict[str, Any]
     curves: Curves
     finished: bool
+    extents: tuple[Extent, ...] = ()
 
     @property
     def batches(self) -> int:
@@ -80,36 +84,61 @@ def claim(folder: Path) -> int:
     return attempt
 
 
+class ChunkWriter:
+    """Writes the chunk files of one attempt at a trial.
+
+    What a chunk writes is the state and the chunk's own curves, however long the stream before it.
+    """
+
+    def __init__(self, folder: Path, attempt: int) -> None:
+        self._folder, self._attempt = folder, attempt
+        self._log = CurveLog(folder, attempt)
+
+    def continue_from(self, chunk: Chunk | None) -> None:
+        """Write on after this chunk, or from the start of the stream."""
+        extents = () if chunk is None else chunk.extents
+        self._log.continue_from(extents, chunk.batches if chunk is not None and extents else 0)
+
+    def write(self, state: dict[str, Any], curves: Curves, finished: bool, keep: Collection[int] = ()) -> Path:
+        """Write one chunk file, and delete those older than the two newest.
+
+        Args:
+            state: of the trial.
+            curves: everything measured so far.
+            finished: whether the trial has reached the end of the stream.
+            keep: batches after which chunk files are not deleted.
+
+        Raises:
+            SupersededError: a newer attempt was claimed.
+        """
+        import torch
+
+        folder, attempt = self._folder, self._attempt
+        path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
+        self._log.append(curves)
+        extents = [list(extent) for extent in self._log.extents]
+        content = {"format": FORMAT, "state": state, "curves": extents, "finished": finished}
+
+        def save(file: BinaryIO) -> None:
+            torch.save(content, file)
+            if _attempt(folder) != attempt:
+                raise _superseded(folder, attempt)
+
+        try:
+            atomic.write(path, save)
+        except FileNotFoundError:  # an attempt claimed after this check has deleted the temporary file
+            raise _superseded(folder, attempt) from None
+        for (batches, _), old in _files(folder)[KEPT:]:
+            if batches not in keep:
+                old.unlink(missing_ok=True)
+        return path
+
+
 def write(
     folder: Path, attempt: int, state: dict[str, Any], curves: Curves, finished: bool, keep: Collection[int] = ()
 ) -> Path:
-    """Write one chunk file, and delete those older than the two newest.
-
-    Args:
-        keep: batches after which chunk files are not deleted.
-
-    Raises:
-        SupersededError: another attempt was claimed after `attempt`.
-    """
-    import torch
-
-    path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
-    tensors = _converted(curves.state_dict(), np.ndarray, lambda array: torch.from_numpy(np.ascontiguousarray(array)))
-    content = {"format": FORMAT, "state": state, "curves": tensors, "finished": finished}
-
-    def save(file: BinaryIO) -> None:
-        torch.save(content, file)
-        if _attempt(folder) != attempt:
-            raise _superseded(folder, attempt)
-
-    try:
-        atomic.write(path, save)
-    except FileNotFoundError:  # an attempt claimed after this check has deleted the temporary file
-        raise _superseded(folder, attempt) from None
-    for (batches, _), old in _files(folder)[KEPT:]:
-        if batches not in keep:
-            old.unlink(missing_ok=True)
-    return path
+    """Write one chunk file with all its curves; see `ChunkWriter.write`."""
+    return ChunkWriter(folder, attempt).write(state, curves, finished, keep)
 
 
 def _superseded(folder: Path, attempt: int) -> SupersededError:
@@ -196,10 +225,13 @@ def _read(path: Path, map_location: torch.device | str) -> Chunk:
 
     check_intact(path)
     content = torch.load(path, map_location=map_location, weights_only=True)
+    if content["format"] == _FORMAT_WITH_CURVES:
+        curves = Curves(**_converted(content["curves"], torch.Tensor, lambda tensor: tensor.cpu().numpy()))
+        return Chunk(path, content["state"], curves, content["finished"])
     if content["format"] != FORMAT:
         raise ValueError(f"format must be {FORMAT} (got {content['format']})")
-    curves = Curves(**_converted(content["curves"], torch.Tensor, lambda tensor: tensor.cpu().numpy()))
-    return Chunk(path, content["state"], curves, content["finished"])
+    extents = tuple((str(name), int(start), int(stop)) for name, start, stop in content["curves"])
+    return Chunk(path, content["state"], curve_log.read(path.parent, extents), content["finished"], extents)
 
 
 def _files(folder: Path) -> list[tuple[tuple[int, int], Path]]:

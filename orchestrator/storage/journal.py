@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,12 +23,16 @@ from orchestrator.plan.plan import Plan, Trial
 from orchestrator.storage import atomic, chunk_files
 from orchestrator.storage.lease import hold_lease
 from orchestrator.storage.mirror import Mirror
+from orchestrator.system.processes import started_at
 
 FILE = "sweep.json"
 COPY = "sweep-copy.json"
 STOPPED = "stopped.json"
+SCRATCH, MARKER = "tune-", ".seen-"
+"""The prefixes of a folder and of a file that a running sweep needs, and deletes at its end."""
 LOCK = "running"
 """The lock file of the command that runs the sweep; its content names the process."""
+_SILENCE_S = 600
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,22 @@ class Journal:
             with suppress(OSError):  # the name of the holder is not essential; a full disk is reported elsewhere
                 path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
             with nullcontext() if self.mirror is None else hold_lease(self.mirror.address, self.root, report):
-                yield
+                self._delete_leftovers()
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        path.write_text("")
+
+    def _delete_leftovers(self) -> None:
+        """Delete what a killed command could not delete; no other command runs this sweep."""
+        leftovers = [*self.root.glob(f"{SCRATCH}*"), *self.root.glob("report/.new-*")]
+        leftovers += [path for name in (MARKER, f".{FILE}.", f".{COPY}.") for path in self.root.glob(f"{name}*")]
+        for path in leftovers:
+            with suppress(OSError):  # the sweep does not depend on it
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self.mirror is not None:
+            self.mirror.remove_all(MARKER)
 
     def take(self, rerun: bool = False, report: Callable[[str], None] = print) -> None:
         """Write the plan into the folder.
@@ -233,6 +254,75 @@ def given_before(root: Path, name: str, option: str = "--resume") -> tuple[dict[
         rule = f"must be a sweep that was started in {root.parent}"
         raise ConfigError(fault(option, "", rule, name, f"existing sweeps: {', '.join(names) or 'none'}"))
     return earlier["given"], earlier.get("folder")
+
+
+@dataclass(frozen=True)
+class RecordedSweep:
+    """A sweep as its folder records it.
+
+    Attributes:
+        root: the folder.
+        resolved: the configuration with every default.
+        trials: the keys of all trials ever planned.
+    """
+
+    root: Path
+    resolved: dict[str, Any]
+    trials: tuple[str, ...]
+
+    @property
+    def planned(self) -> int:
+        """The number of trials that Optuna draws one after the other, and of those without draws; else 0."""
+        search = self.resolved["search"]
+        if search["algorithm"] != "optuna":
+            return 0  # all trials were recorded at the start
+        total = 0
+        for learner in self.resolved["learners"]:
+            spaces = [value for value in learner.values() if isinstance(value, dict)]
+            grids = [len(space["grid"]) for space in spaces if "grid" in space]
+            total += math.prod(grids) * (search["samples"] if len(grids) < len(spaces) else 1)
+        return total
+
+
+def recorded_sweeps(storage: Path) -> list[RecordedSweep]:
+    """The sweeps of a storage folder with an intact journal, the one that was started last first."""
+    files = [path for path in storage.glob(f"*/{FILE}") if path.is_file()]
+    sweeps = []
+    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+        with suppress(ConfigError):
+            if (content := _read(path.parent)) is not None:
+                keys = tuple(entry["key"] for entry in content["trials"])
+                sweeps.append(RecordedSweep(path.parent, content["sweep"], keys))
+    return sweeps
+
+
+def recorded(root: Path) -> dict[str, Any]:
+    """The configuration with every default of the sweep in this folder.
+
+    Raises:
+        ConfigError: the folder holds no sweep, or its journal is damaged.
+    """
+    if (content := _read(root)) is None:
+        raise ConfigError(fault(str(root), "", "must be the folder of a sweep"))
+    resolved: dict[str, Any] = content["sweep"]
+    return resolved
+
+
+def is_running(root: Path) -> bool:
+    """Whether a command runs the sweep in this folder: a live process that wrote its lock file.
+
+    A command on another machine, whose processes are out of sight, counts as running for ten minutes after it has
+    last changed the folder of a trial.
+    """
+    lock = root / LOCK
+    try:
+        _, process, _, host = lock.read_text().split()
+        if host != socket.gethostname():
+            return time.time() - max(path.stat().st_mtime for path in root.iterdir()) < _SILENCE_S
+        started = started_at(int(process))
+        return started is not None and started <= lock.stat().st_mtime
+    except (OSError, ValueError):
+        return False
 
 
 def _read(root: Path) -> dict[str, Any] | None:

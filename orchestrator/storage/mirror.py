@@ -103,6 +103,13 @@ class Mirror:
         with address_faults(self.address):
             self._remote.remove(path.name)
 
+    def remove_all(self, prefix: str) -> None:
+        """Delete all files of the sweep's folder (not of the trials') at the address whose names start so."""
+        with address_faults(self.address):
+            for name in self._remote.listing():
+                if name.startswith(prefix):
+                    self._remote.remove(name)
+
     def push_report(self, folder: Path) -> None:
         """Upload a report beside the trials."""
         with address_faults(self.address):

@@ -21,6 +21,7 @@ from streams.errors import masked
 FILE = "trial.log"
 LIMIT_BYTES = 1_000_000
 """The size of the log beyond which printed lines are dropped; events are still logged."""
+_FAILED, _STARTS = "failed for good: ", "starts on "
 PROGRESS_S = 30.0
 """Seconds between two lines about the progress of the trial."""
 
@@ -38,6 +39,14 @@ class TrialLog:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         with suppress(OSError), self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(f"{now} {self._who}: {line}\n" for line in masked(text).splitlines())
+
+    def failed_for_good(self, reason: str) -> None:
+        """Log that the trial is not tried again."""
+        self.say(f"{_FAILED}{reason}")
+
+    def starts_on(self, facts: str) -> None:
+        """Log the start of an attempt, on the machine that the facts describe."""
+        self.say(f"{_STARTS}{facts}")
 
     def now_and_then(self, text: str) -> None:
         """Log the text unless the previous one was less than `PROGRESS_S` ago."""
@@ -69,6 +78,15 @@ class TrialLog:
             out.end()
             err.end()
             logging.getLogger().removeHandler(handler)
+
+
+def has_failed(folder: Path) -> bool:
+    """Whether a trial's log ends with a failure for good: no attempt has started since."""
+    try:
+        text = (folder / FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.rfind(f" driver: {_FAILED}") > text.rfind(f": {_STARTS}")
 
 
 class _Tee:

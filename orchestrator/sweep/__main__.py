@@ -13,19 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from orchestrator.cluster import jobs
-from orchestrator.config.schema import Sweep
 from orchestrator.console.output import Output
 from orchestrator.errors import ExitCode, disk_full_line, is_disk_full
-from orchestrator.report.json_document import SweepDocument
-from orchestrator.sweep import arguments
-from orchestrator.sweep.api import checked_sweep, forecast
-from orchestrator.sweep.result import SweepResult
-from orchestrator.sweep.run import execute
+from orchestrator.sweep import arguments, result_cache
 from streams.errors import UserError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these modules take a second or more to import: a finished sweep does not need them
+    from orchestrator.config.schema import Sweep
     from orchestrator.sweep.forecast import Forecast
+    from orchestrator.sweep.result import SweepResult
+    from orchestrator.sweep.result_cache import CachedResult
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.sweep") -> int:
@@ -37,7 +34,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     try:
         if options.cluster is not None:
             return _run_on_cluster(options, output)
+        if (cached := result_cache.recall(options)) is not None:
+            output.say(cached.headline)
+            show(cached)
+            return cached.exit_code
         with redirect_stdout(sys.stderr):  # standard output is for the result
+            with output.step("loading the libraries"):
+                from orchestrator.sweep.api import checked_sweep, forecast
+                from orchestrator.sweep.run import execute
             sweep = checked_sweep(options.file, options.overrides, options.resume)
             if options.plan:
                 result: SweepResult | Forecast = forecast(sweep, output, options.rerun)
@@ -67,6 +71,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
 
 def _run_on_cluster(options: Namespace, output: Output) -> int:
     """Start or follow a sweep on a cluster, and print its result. Returns the exit code."""
+    from orchestrator.cluster import jobs
+    from orchestrator.report.json_document import SweepDocument
+
     if options.attach:
         result = jobs.attach(options.cluster, options.attach, output)
     else:
@@ -80,7 +87,7 @@ def _run_on_cluster(options: Namespace, output: Output) -> int:
     return result.exit_code
 
 
-def _show(result: SweepResult | Forecast, output: Output, out: TextIO) -> None:
+def _show(result: SweepResult | Forecast | CachedResult, output: Output, out: TextIO) -> None:
     """Print the result in the form that the user asked for."""
     if output.quiet or output.as_json:
         for line in result.problems:
@@ -96,6 +103,8 @@ def _unexpected(error: Exception, sweep: Sweep | None, output: Output) -> None:
 def _failed(code: ExitCode, faults: list[str], error: BaseException, sweep: Sweep | None, output: Output) -> int:
     """Print the JSON document of a command without a result; its faults are on standard error already."""
     if output.as_json:
+        from orchestrator.report.json_document import SweepDocument
+
         name, resume = None if sweep is None else sweep.name, getattr(error, "resume", None)
         print(SweepDocument(name, code, problems=faults, resume=resume).to_json())
     return code

@@ -17,6 +17,7 @@ from orchestrator.storage.journal import Journal, given_before
 from orchestrator.storage.mirror import open_folder
 from orchestrator.sweep.result import SweepResult
 from orchestrator.sweep.run import execute
+from orchestrator.sweep.starts import with_starts
 from orchestrator.tracking.database import database_path
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def run_sweep(
     """Run a sweep to its end, and report on it.
 
     Args:
-        sweep: the configuration as nested mappings or as a YAML file; the quickstart if None.
+        sweep: the configuration as nested mappings, as a YAML file, or as the name of a ready sweep; the quickstart if
+            None.
         overrides: `key=value` arguments, as on the command line.
         local: start a new Ray even if `RAY_ADDRESS` names a cluster.
         rerun: delete the results of earlier runs of this sweep, and run everything again.
@@ -54,6 +56,10 @@ def run_sweep(
 
 def checked_sweep(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
     """The checked sweep that these arguments of `run_sweep` describe."""
+    return with_starts(_checked(sweep, overrides, resume))
+
+
+def _checked(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
     if resume is not None:
         if sweep is not None:
             rule = f"resume={resume!r} takes the sweep from its folder"

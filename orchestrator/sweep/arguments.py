@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestrator.errors import ExitCode
-from orchestrator.report.json_document import SweepDocument
 from streams.command_line import CommandLine
 
 EXIT_CODES: dict[int, str] = {
@@ -29,6 +28,8 @@ class _SweepCommandLine(CommandLine):
 
     def error(self, message: str) -> NoReturn:
         if self.as_json:
+            from orchestrator.report.json_document import SweepDocument  # pandas
+
             print(SweepDocument(None, ExitCode.BAD_INPUT, problems=[message]).to_json(), flush=True)
         super().error(message)
 
@@ -40,7 +41,7 @@ def read(argv: Sequence[str] | None, prog: str = "python -m orchestrator.sweep")
     """
     words = sys.argv[1:] if argv is None else list(argv)
     parser = _SweepCommandLine(prog, "Run a sweep; the quickstart if no FILE is given.", EXIT_CODES)
-    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep's YAML, and changes to it")
+    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep's YAML or name, and changes")
     parser.add_argument("--plan", action="store_true", help="print the trials and their cost, and start nothing")
     parser.add_argument("--local", action="store_true", help="start a new Ray, whatever RAY_ADDRESS says")
     parser.add_argument("--resume", metavar="NAME", help="continue a sweep that was started before")

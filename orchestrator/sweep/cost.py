@@ -20,6 +20,7 @@ from orchestrator.protocol import online
 from orchestrator.protocol.source import StoreSource, StreamShape
 from orchestrator.storage import atomic, chunk_files, retention
 from orchestrator.sweep.gradient_count import GradientCount, count, one_pass, pretraining_steps, warm_up
+from orchestrator.system import hardware
 from streams.errors import UserError
 from streams.store.canonical_json import canonical
 from streams.store.task_store import TaskStore
@@ -34,11 +35,12 @@ class Cost:
 
     Attributes:
         batches: batches of the stream.
-        seconds: seconds of learning on this machine's CPU.
+        seconds: seconds of learning on this machine's CPU, beside as many trials as run here.
         gradient_evaluations_per_datapoint: gradient evaluations of a replicate, divided by its datapoints.
         disk_bytes: bytes that it leaves on disk.
         checkpoints: the number of checkpoints besides the last one, which are among these bytes.
         learner_bytes: bytes of each checkpoint.
+        memory: the most bytes that the process held while this was measured.
         problem: why the cost cannot be measured, or empty; all but `batches` is 0 then.
     """
 
@@ -48,50 +50,79 @@ class Cost:
     disk_bytes: int
     checkpoints: int
     learner_bytes: int
+    memory: int = 0
     problem: str = ""
 
 
-def estimate(sweep: Sweep, trials: list[Trial], store: TaskStore) -> dict[str, Cost]:
-    """The cost of each trial, by key.
+@dataclass(frozen=True)
+class Counts:
+    """The gradients of a plan's trials.
 
-    Trials that differ only in real-valued options are measured once, if that succeeds.
+    Attributes:
+        counted: the learner's name and its options that are no real numbers → what one replicate takes.
+        problems: trial's key → why its gradients cannot be counted.
+    """
+
+    counted: dict[str, GradientCount]
+    problems: dict[str, str]
+
+
+def count_gradients(sweep: Sweep, trials: list[Trial], store: TaskStore) -> Counts:
+    """Count the gradients of each kind of trial, once if that succeeds.
+
     A learner that raises is no error here: a run marks its trial as failed, and continues with the others.
     """
-    torch.set_num_threads(min(sweep.threads, os.cpu_count() or 1))
-    gradients: dict[str, GradientCount] = {}
+    hardware.set_threads(threads_here(sweep))
+    counts = Counts({}, {})
+    for trial in trials:
+        configuration, kind = trial.configuration, _kind(trial)
+        if kind in counts.counted:
+            continue
+        learner, options, size = configuration.learner, configuration.options, configuration.batch_size
+        try:
+            counts.counted[kind] = count(store, learner, options, trial.seeds[0], size, sweep.schedule)
+        except Exception as error:
+            counts.problems[trial.key] = _problem(error)
+    return counts
+
+
+def measure(sweep: Sweep, trials: list[Trial], store: TaskStore, counts: Counts) -> dict[str, Cost]:
+    """The cost of each trial, by key; those that differ only in real-valued options are measured once, if that
+    succeeds."""
+    hardware.set_threads(threads_here(sweep))
     measured: dict[str, Cost] = {}
     costs = {}
     for trial in trials:
-        configuration = trial.configuration
-        options = canonical([configuration.learner, _structure(trial)])
-        kind = canonical([options, list(trial.seeds)])
-        if kind not in measured:
+        kind = canonical([_kind(trial), list(trial.seeds)])
+        problem = counts.problems.get(trial.key, "")
+        if not problem and kind not in measured:
             try:
-                if options not in gradients:
-                    gradients[options] = count(
-                        store,
-                        configuration.learner,
-                        configuration.options,
-                        trial.seeds[0],
-                        configuration.batch_size,
-                        sweep.schedule,
-                    )
-                measured[kind] = _measure(trial, sweep, store, gradients[options])
-            except UserError:
-                raise
+                hardware.reset_peak_memory(torch.device("cpu"))
+                cost = _measure(trial, sweep, store, counts.counted[_kind(trial)])
+                measured[kind] = replace(cost, memory=hardware.peak_memory())
             except Exception as error:
-                if is_disk_full(error):
-                    raise
-                costs[trial.key] = _unknown(trial, sweep, store, error)
-                continue
-        costs[trial.key] = measured[kind]
-        if configuration.population:  # it also keeps the chunks of two generations, for others to copy
-            costs[trial.key] = replace(measured[kind], disk_bytes=2 * measured[kind].disk_bytes)
+                problem = _problem(error)
+        costs[trial.key] = _unknown(trial, sweep, store, problem) if problem else measured[kind]
+        if trial.configuration.population:  # it also keeps the chunks of two generations, for others to copy
+            costs[trial.key] = replace(costs[trial.key], disk_bytes=2 * costs[trial.key].disk_bytes)
     return costs
 
 
-def _structure(trial: Trial) -> dict[str, object]:
-    return {key: value for key, value in trial.configuration.options.items() if not isinstance(value, float)}
+def threads_here(sweep: Sweep) -> int:
+    """Torch's threads in a learner actor, and at most the cores of this machine."""
+    return min(sweep.threads, os.cpu_count() or 1)
+
+
+def _problem(error: Exception) -> str:
+    """What a trial's row says about an error of its learner; other errors are raised again."""
+    if isinstance(error, UserError) or is_disk_full(error):
+        raise error
+    return atomic.reason(error)
+
+
+def _kind(trial: Trial) -> str:
+    options = {key: value for key, value in trial.configuration.options.items() if not isinstance(value, float)}
+    return canonical([trial.configuration.learner, options])
 
 
 def _measure(trial: Trial, sweep: Sweep, store: TaskStore, gradients: GradientCount) -> Cost:
@@ -121,6 +152,7 @@ def _measure(trial: Trial, sweep: Sweep, store: TaskStore, gradients: GradientCo
         seconds += _seconds_of_ends(run, shape, gradients, task_start)
     else:
         seconds += sample.scaled(gradients.updates + gradients.ends, run.total_batches)
+    seconds += _seconds_of_past(run, shape, sweep.document.evaluate_past)
     return Cost(run.total_batches, seconds, gradients.total / shape.length, disk_bytes, len(kept_at), learner_bytes)
 
 
@@ -211,9 +243,21 @@ def _seconds_of_ends(
     return seconds
 
 
-def _unknown(trial: Trial, sweep: Sweep, store: TaskStore, error: Exception) -> Cost:
+def _seconds_of_past(run: online.OnlineProtocol, shape: StreamShape, evaluate_past: int | str | None) -> float:
+    """Seconds of evaluating past tasks, each of which predicts one validation set."""
+    if evaluate_past is None:
+        return 0.0
+    tasks = max(map(len, shape.ends))
+    every = evaluate_past if isinstance(evaluate_past, int) else tasks
+    predictions: int = sum(done - 1 for done in {*range(every, tasks + 1, every), tasks})
+    started = time.perf_counter()
+    run.rehearse_evaluation()  # both held-out sets and, where tasks have boundaries, the validation set twice more
+    return (time.perf_counter() - started) / (4 if shape.has_boundaries else 2) * predictions
+
+
+def _unknown(trial: Trial, sweep: Sweep, store: TaskStore, problem: str) -> Cost:
     length = StoreSource(store, list(trial.seeds), sweep.schedule).shape().length
-    return Cost(-(-length // trial.configuration.batch_size), 0.0, 0.0, 0, 0, 0, atomic.reason(error))
+    return Cost(-(-length // trial.configuration.batch_size), 0.0, 0.0, 0, 0, 0, problem=problem)
 
 
 def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:
@@ -224,8 +268,8 @@ def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:
 
 
 def _disk_bytes(run: online.OnlineProtocol) -> int:
-    """The bytes of two chunk files at the end of the stream: the present state, and curves of all batches."""
+    """The bytes at the end of the stream: two chunk files with the present state, and the log of all curves."""
     with tempfile.TemporaryDirectory() as folder:
-        present = chunk_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
-    curves = sum(array.nbytes for array in run.curves.by_batch.values())
-    return chunk_files.KEPT * (present + round(curves * (run.total_batches / run.batches - 1)))
+        state = chunk_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
+        curves = sum(path.stat().st_size for path in Path(folder).glob("curves-*"))
+    return chunk_files.KEPT * state + round(curves * run.total_batches / run.batches)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,18 +18,27 @@ import numpy as np
 
 from orchestrator.config.schedulers import RunAll
 from orchestrator.config.schema import Sweep
-from orchestrator.console.progress import ANY, Work, seconds_left
 from orchestrator.errors import ConfigError, ExitCode
 from orchestrator.execution.ray_session import Cluster, check_resources, local_gpus
+from orchestrator.plan import packs
 from orchestrator.plan.plan import Plan, Study, Trial
+from orchestrator.plan.task_store import objective_of
+from orchestrator.protocol.source import StoreSource, StreamShape
 from orchestrator.report.json_document import FORMAT
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
-from orchestrator.sweep.cost import Cost, estimate
-from orchestrator.system.hardware import size
+from orchestrator.sweep.cost import Cost
+from orchestrator.sweep.cost_process import Contention, estimate
+from orchestrator.system.hardware import machine_bytes, peak_memory, size
 from streams.store.task_store import TaskStore
+
+OVERHEAD_S = 20.0
+"""Seconds that a sweep takes besides learning, on two cores: Ray and the first actors start; the report is written."""
+
+LARGE = 2_000_000_000
+"""Bytes of a learner actor above which the plan names it: several times those of the paper's learners and networks."""
 
 State = Literal["waiting", "begun", "finished", "stopped", "failed", "to be drawn"]
 
@@ -67,12 +76,6 @@ class ForecastRow:
         return self.cost.seconds * self.count * (1 - self.batches_done / self.cost.batches)
 
     @property
-    def works(self) -> list[Work]:
-        """The work that is left, trial by trial."""
-        batches = self.cost.batches - self.batches_done
-        return [Work((ANY,), batches, self.cost.seconds / self.cost.batches)] * self.count if self.to_run else []
-
-    @property
     def label(self) -> str:
         if self.study is None:
             return self.trial.configuration.label
@@ -100,6 +103,8 @@ class Forecast:
         slots: trials that run simultaneously on this machine.
         memory: bytes of a learner actor, approximately.
         ledger: the price, the budget, and what is spent.
+        shape: of the streams.
+        contention: how much simultaneous trials slow each other down.
     """
 
     sweep: Sweep
@@ -109,6 +114,8 @@ class Forecast:
     slots: int
     memory: int
     ledger: Ledger
+    shape: StreamShape
+    contention: Contention
 
     @property
     def to_run(self) -> int:
@@ -117,13 +124,14 @@ class Forecast:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds that are left, one trial after the other."""
+        """Seconds of learning that are left, of all trials together, as many of them side by side as run here."""
         return sum(row.seconds_left for row in self.rows)
 
     @cached_property
     def seconds_at_once(self) -> float:
-        """Seconds that are left with `slots` trials at a time."""
-        return seconds_left([work for row in self.rows for work in row.works], self.slots) or 0.0
+        """Seconds from the start of the sweep to its end, with `slots` trials at a time."""
+        trials = [row.seconds_left / row.count for row in self.rows if row.to_run for _ in range(row.count)]
+        return OVERHEAD_S + wall_seconds(trials, self.slots, self.contention) if trials else 0.0
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -142,6 +150,32 @@ class Forecast:
         except ConfigError as error:
             return error.faults
         return ()
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each property of the plan that one should know."""
+        batch_size, lines = self.sweep.document.batch_size, []
+        if self.shape.has_boundaries and any(end % batch_size for ends in self.shape.ends for end, _ in ends[:-1]):
+            lines.append(
+                f"tasks are not multiples of batch_size={batch_size} long: a batch may hold datapoints of two tasks; a "
+                "learner that needs boundaries learns these separately"
+            )
+        if (pack := self.sweep.document.resources.pack) != 1:
+            rows = [(row.trial, row.batches_done) for row in self.rows if row.to_run for _ in range(row.count)]
+            actors = packs.count(self.sweep, rows, self.slots)
+            lines.append(
+                f"resources.pack is {pack}: {len(rows)} trials in {actors} learner actors; "
+                "the figures are those of trials alone"
+            )
+        large = {row.label: row.cost.memory for row in self.rows if row.to_run and row.cost.memory > LARGE}
+        lines += [f"{label}: a learner actor holds about {size(memory)}" for label, memory in large.items()]
+        available = machine_bytes()
+        if self.memory * self.slots > available:
+            lines.append(
+                f"{self.slots} learner actors of about {size(self.memory)} need more memory than the {size(available)} "
+                "of this machine: a larger resources.cpus runs fewer simultaneously"
+            )
+        return tuple(lines)
 
     @property
     def exit_code(self) -> int:
@@ -193,6 +227,7 @@ class Forecast:
             )
         if self.ledger.has_budget:
             lines.append(f"budget: {self.ledger.text()}")
+        lines += [f"note: {line}" for line in self.notes]
         lines += [f"not on this machine: {line}" for line in self.beyond]
         lines += [f"problem: {line}" for line in self.problems]
         return "\n".join(lines)
@@ -205,7 +240,7 @@ class Forecast:
             "format": FORMAT,
             "sweep": self.sweep.name,
             "exit_code": self.exit_code,
-            "objective": self.sweep.document.objective.metric,
+            "objective": objective_of(self.sweep).name,
             "seeds": self.sweep.seeds,
             "folder": str(self.root.absolute()),
             "trials": [_document(row) for row in self.rows],
@@ -219,6 +254,7 @@ class Forecast:
             "checkpoints": count,
             "checkpoint_bytes": each if count else 0,
             **self._costs(),
+            "notes": list(self.notes),
             "not_on_this_machine": list(self.beyond),
             "problems": list(self.problems),
         }
@@ -227,7 +263,7 @@ class Forecast:
     def _totals(self) -> str:
         without = f" without {len(self.problems)} that cannot be measured" if self.problems else ""
         return (
-            f"{self.plan.size} trials, {self.to_run} to run: {self.seconds:.0f} s one after the other, "
+            f"{self.plan.size} trials, {self.to_run} to run: {self.seconds:.0f} s of learning, "
             f"about {self.seconds_at_once:.0f} s with {self.slots} at a time{without}"
         )
 
@@ -255,25 +291,51 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = Fal
         rerun: whether all trials will run again.
     """
     plan, root = journal.plan, journal.root
-    examples = {study.key: _any_trial(study) for study in plan.studies}
-    costs = estimate(sweep, [*plan.trials, *examples.values()], store)
+    cpus, gpus = _here(sweep)
+    slots = Cluster(cpus, gpus, cpus, gpus, local=True).slots(sweep)
     states: dict[str, State] = {}
     if not rerun and not isinstance(sweep.scheduler, RunAll):  # without a scheduler, stopped trials continue
         states |= dict.fromkeys(journal.stopped(), "stopped")
     for population in () if rerun else plan.populations:
         states |= dict.fromkeys(failed_members(root, population), "failed")
     states |= {} if rerun else dict.fromkeys(journal.finished(), "finished")
+    counts = Counter({trial.configuration.hash: trial.drawn_by for trial in plan.trials}.values())
+    to_draw = {study.key: max(0, study.size - counts[study.key]) for study in plan.studies}
+    examples = {study.key: _any_trial(study) for study in plan.studies}
+    running = sum(trial.key not in states for trial in plan.trials) + sum(to_draw.values())
+    costs, contention = estimate(sweep, [*plan.trials, *examples.values()], store, min(slots, running))
     rows = [_row(trial, states, costs, None if rerun else root) for trial in plan.trials]
     for study in plan.studies:
-        count = study.size - len({t.configuration.hash for t in plan.trials if t.drawn_by == study.key})
-        if count > 0:
+        if count := to_draw[study.key]:
             trial = examples[study.key]
             rows.append(ForecastRow(trial, "to be drawn", 0, costs[trial.key], count, study))
-    cpus, gpus = _here(sweep)
-    slots = Cluster(cpus, gpus, cpus, gpus, local=True).slots(sweep)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # a learner actor holds what this process holds
+    # A learner actor holds what this process held.
+    memory = max((row.cost.memory for row in rows if row.to_run), default=0) or peak_memory()
     ledger = open_ledger(sweep, root, [trial.key for trial in plan.trials] if rerun else ())
-    return Forecast(sweep, plan, root, tuple(rows), slots, memory, ledger)
+    shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()
+    return Forecast(sweep, plan, root, tuple(rows), slots, memory, ledger, shape, contention)
+
+
+def wall_seconds(trials: Sequence[float], slots: int, contention: Contention) -> float:
+    """Seconds until the last of some trials ends.
+
+    Args:
+        trials: the seconds that each takes beside as many others as the slots hold, in the order in which they start.
+        slots: trials that run simultaneously.
+        contention: the pace of those that run beside fewer.
+
+    >>> wall_seconds([10, 10, 10], 2, Contention(2, 2.0))  # the third one runs alone, twice as fast
+    15.0
+    """
+    waiting, running, seconds = list(reversed(trials)), list[float](), 0.0
+    full = contention.factor(max(1, min(slots, len(trials))))
+    while waiting or running:
+        while waiting and len(running) < slots:
+            running.append(waiting.pop())
+        least = min(running)
+        seconds += least * contention.factor(len(running)) / full
+        running = [left - least for left in running if left > least]
+    return seconds
 
 
 def _here(sweep: Sweep) -> tuple[int, int]:
@@ -312,4 +374,5 @@ def _document(row: ForecastRow) -> dict[str, Any]:
         "seconds": row.cost.seconds if measured else None,
         "seconds_left": row.seconds_left if measured else None,
         "disk_bytes": row.cost.disk_bytes if measured else None,
+        "memory_bytes": row.cost.memory if measured else None,
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -100,7 +99,7 @@ def count(
 
     run = fresh()
     pretraining = _pretraining(fresh, run, source, options, batch_size) if run.learner.pretrain_tasks else 0.0
-    return _GradientCounter(run, source).stream(warm_up(options, batch_size), pretraining)
+    return _GradientCounter(run).stream(warm_up(options, batch_size), pretraining)
 
 
 def _pretraining(
@@ -123,12 +122,9 @@ def _pretraining(
 class _GradientCounter:
     """Takes a learner through a stream, and counts its gradients."""
 
-    def __init__(self, run: online.OnlineProtocol, source: StoreSource) -> None:
-        self._run, self._learner, self._source = run, run.learner, source
-        self._setting, shape = run.learner.setting, source.shape()
-        size = self._setting.batch_size
+    def __init__(self, run: online.OnlineProtocol) -> None:
+        self._run, self._learner, self._setting = run, run.learner, run.learner.setting
         self._total = run.total_batches
-        self._ends = Counter(math.ceil(end / size) for end, _ in shape.ends[0])  # by batches until then
         self._in_task = False
         self.done = 0
         self.taken = np.zeros(2)  # gradients in updates, in ends of tasks
@@ -170,19 +166,19 @@ class _GradientCounter:
         first, with_boundaries = self.done, self._learner.needs_boundaries
         over = False
         while not over and self.done < self._total:
-            if with_boundaries and not self._in_task:
-                self._learner.begin_task()
-                self._in_task = True
-            batch = self._run.batch(self.done)
-            self._learner.predict(batch.x)
-            self.taken[0] += self._gradients_of(partial(self._learner.update, batch))
+            late, ended = time.monotonic() > deadline, 0
+            for batch, ends in self._run.batch(self.done):
+                if with_boundaries and not self._in_task:
+                    self._learner.begin_task()
+                    self._in_task = True
+                self._learner.predict(batch.x)
+                self.taken[0] += self._gradients_of(partial(self._learner.update, batch))
+                for _ in range(ends or int(late) if with_boundaries else 0):
+                    self.taken[1] += self._gradients_of(self._learner.end_task)
+                    self._in_task = False
+                ended += ends
             self.done += 1
-            late = time.monotonic() > deadline
-            ends = self._ends[self.done] or int(late) if with_boundaries else 0
-            for _ in range(ends):
-                self.taken[1] += self._gradients_of(self._learner.end_task)
-                self._in_task = False
-            over = late or (ends > 0 if with_boundaries else self.done - first == self._setting.batches_per_task)
+            over = late or (ended > 0 if with_boundaries else self.done - first == self._setting.batches_per_task)
 
     def _gradients_of(self, step: Callable[[], object]) -> int:
         before = self._setting.network.gradient_evaluations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,13 +17,29 @@ from orchestrator.config.strict_yaml import parsed
 from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk_full_line, is_disk_full
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import sweep_folder
+from orchestrator.plan.task_store import objective_of
 from orchestrator.report import write
 from orchestrator.report.json_document import SweepDocument
 from orchestrator.report.write import Report
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
+from orchestrator.tracking.database import charts_link, ui_command
 from orchestrator.tracking.writer import TrackingProblem
 from streams.errors import masked
+
+_HTML_COLUMNS = {
+    "label": "configuration",
+    "objective": "objective",
+    "objective_mean": "mean",
+    "objective_low": "95 % low",
+    "objective_high": "95 % high",
+    "n": "n",
+    "difference_mean": "difference to best",
+    "difference_p_holm": "p",
+    "final_error_mean": "final error",
+    "seconds": "seconds",
+}
+"""Column of the summary → its heading in a notebook."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -89,6 +106,14 @@ class SweepResult:
         best = "none is usable" if self.best is None else f"best: {self.best}"
         return f"{self.name}: {best}; exit code {self.exit_code}; report: {self.report}"
 
+    def _repr_html_(self) -> str:
+        """The result in one line, and the comparison's most important columns, for notebooks."""
+        columns = [name for name in _HTML_COLUMNS if name in self.summary]
+        table = self.summary[columns].rename(columns=_HTML_COLUMNS)
+        text = table.to_html(index=False, border=0, na_rep="–", float_format="{:.4g}".format) if len(table) else ""
+        problems = "".join(f"<li>{html.escape(line)}</li>" for line in self.problems)
+        return f"<div><b>{html.escape(self.line)}</b>{text}{f'<ul>{problems}</ul>' if problems else ''}</div>"
+
 
 def report_on(
     sweep: Sweep,
@@ -140,7 +165,7 @@ class _Ending:
         """The result of a sweep with a report; `untracked`: what MLflow is missing."""
         outcome, resume = self.outcome, resume_command(self.sweep)
         problems = [*self._failures(), *untracked, *report.problems]
-        lines = [report.table, "", *self._best(report, untracked), *self._places()]
+        lines = [report.table, "", *self._best(report, untracked), *self._places(report)]
         if outcome.spent:
             lines.append(f"spent: {outcome.spent}")
         lines += [f"problem: {line}" for line in problems]
@@ -190,27 +215,31 @@ class _Ending:
 
     def _best(self, report: Report, untracked: list[str]) -> list[str]:
         if report.best is not None:
-            return [f"best: {report.best}", *([report.explanation] if report.explanation else [])]
+            return [f"best: {report.best}", *filter(None, [report.sentence, report.explanation])]
         if untracked:
             return ["best: not known, MLflow does not have everything yet"]
         return ["best: none, no configuration finished with every seed"]
 
-    def _places(self) -> list[str]:
+    def _places(self, report: Report) -> list[str]:
         learner = f"{self.shown}/<trial>/learner.pt"
-        uri = shlex.quote(masked(self.sweep.document.tracking.uri))
         return [
             f"report: {self.root / 'report'}",
+            f"curves: {self.root / 'report' / 'report.html'}",
             f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run",
-            f"compare runs: mlflow ui --backend-store-uri {uri}",
+            f"curves in MLflow: {self._ui(report)}",
         ]
+
+    def _ui(self, report: Report) -> str:
+        uri = self.sweep.document.tracking.uri
+        return charts_link(uri, report.charts) or ui_command(uri, self.sweep.name)
 
     def _result(
         self, code: ExitCode, lines: list[str], problems: list[str], resume: str | None, report: Report | None
     ) -> SweepResult:
         name, folder = self.sweep.name, self.root / "report"
         failed = [(self.outcome.plan.trial(key), reason) for key, reason in self.outcome.failed.items()]
-        metric = self.sweep.document.objective.metric
-        json_text = SweepDocument(name, code, metric, report, failed, self.root, problems, resume).to_json()
+        objective = objective_of(self.sweep)
+        json_text = SweepDocument(name, code, objective, report, failed, self.root, problems, resume).to_json()
         summary, best = (pd.DataFrame(), None) if report is None else (report.summary, report.best)
         text, shown = masked("\n".join(lines)), tuple(map(masked, problems))
         return SweepResult(name, summary, best, self.root, folder, text, shown, code, json_text)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from orchestrator.config.schedulers import RunAll
@@ -18,12 +18,18 @@ from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk
 from orchestrator.execution.context import SweepContext
 from orchestrator.execution.outcome import Outcome
 from orchestrator.execution.ray_health import output_to
-from orchestrator.execution.ray_session import Cluster, check_resources, local_gpus, prepare_environment, ray_running
+from orchestrator.execution.ray_session import (
+    Cluster,
+    check_resources,
+    local_gpus,
+    prepare_environment,
+    ray_running,
+    without_token,
+)
 from orchestrator.plan import fate
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.fate import Ending
 from orchestrator.plan.task_store import open_store
-from orchestrator.protocol import metrics
 from orchestrator.protocol.source import StoreSource
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members, quarantine_if_damaged, write_missing_files
@@ -31,7 +37,9 @@ from orchestrator.search.trial_queue import TrialQueue
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
+from orchestrator.sweep import result_cache
 from orchestrator.sweep.result import SweepResult, report_on, resumable, resume_command
+from orchestrator.sweep.starts import keep_starts
 from orchestrator.system.processes import kill_descendants
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import ownership, provenance
@@ -70,19 +78,25 @@ def execute(
                         _note_budget(outcome, ledger)
                         if not stop_request.requested.is_set():
                             await_server(sweep.document.tracking.uri, output.say)
-                    return _end(context)
+                    result = _end(context)
+                if result.exit_code == ExitCode.SUCCESS and journal.mirror is None:
+                    result_cache.keep(sweep, journal.root, store.path, _headline(context), result)
+                return result
 
 
 def _checked(sweep: Sweep, local: bool, output: Output) -> tuple[Journal, TaskStore]:
     """Everything that can refuse the sweep before its folder is locked."""
     prepare_environment(local)
     if local:  # a cluster is checked once it is connected
-        check_resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
+        # Ray counts the GPUs, and takes a second to import.
+        gpus = local_gpus() if sweep.document.resources.gpus else 0
+        check_resources(sweep, os.cpu_count() or 1, gpus, "this machine")
     store = open_store(sweep, output.build_progress())
     root, mirror = open_folder(sweep.document.storage, sweep.name)
     journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
-    tracking.prepare(sweep.document.tracking.uri)
-    ownership.check_tracked(sweep.document.tracking.uri, sweep.experiment, journal.plan)
+    with output.step("opening MLflow"):
+        tracking.prepare(sweep.document.tracking.uri)
+        ownership.check_tracked(sweep.document.tracking.uri, sweep.experiment, journal.plan)
     return journal, store
 
 
@@ -95,6 +109,7 @@ def _taken(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool, output
     if rerun:
         tracking.forget(sweep.document.tracking.uri, sweep.experiment, sweep.name)
     journal.take(rerun, output.say)
+    keep_starts(sweep, root)
     return journal
 
 
@@ -156,7 +171,7 @@ def _open_trials(context: SweepContext, ledger: Ledger) -> TrialQueue | None:
     total = -(-StoreSource(context.store, sweep.seeds, sweep.schedule).shape().length // sweep.document.batch_size)
     if outcome.open == 0:
         say(_headline(context))
-        write_missing_files(journal, total, context.metric, outcome.ended)
+        write_missing_files(journal, total, context.objective.name, outcome.ended)
         return None
     if ledger.exhausted:
         say(f"{_headline(context)}; budget reached, none is started")
@@ -170,11 +185,18 @@ def _ray(
 ) -> Iterator[tuple[Cluster, Progress]]:
     """Ray and the progress that the user sees; if Ray dies inside this block, the command ends."""
     root, sweep, output = context.journal.root, context.sweep, context.output
-    with output_to(root / RAY_LOG), ray_running(local, partial(_end_without_ray, context, on_ray_lost)) as cluster:
+    if line := without_token(local):
+        output.say(line)
+    end_without_ray = partial(_end_without_ray, context, on_ray_lost)
+    with output_to(root / RAY_LOG), ExitStack() as stack:
+        with output.step("starting Ray" if local else "connecting to Ray"):
+            cluster = stack.enter_context(ray_running(local, end_without_ray))
         check_resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
         progress = _progress(context, cluster.slots(sweep))
-        with output.showing(progress, context.metric, partial(_show_earlier_objectives, context, progress)):
+        with output.showing(progress, context.objective, partial(_show_earlier_objectives, context, progress)):
             yield cluster, progress
+        with output.step("ending Ray" if local else "disconnecting from Ray"):
+            stack.close()
 
 
 def _headline(context: SweepContext) -> str:
@@ -200,7 +222,7 @@ def _show_earlier_objectives(context: SweepContext, progress: Progress) -> None:
     ended = context.outcome.ended
     for trial in context.journal.plan.trials:
         if trial.key in ended and (chunk := chunk_files.newest(trial.folder(context.journal.root))) is not None:
-            values = metrics.objective(chunk.curves, context.metric)
+            values = context.objective(chunk.curves)
             progress.measured(trial.key, () if values is None else values.tolist())
 
 
@@ -224,12 +246,14 @@ def _end(context: SweepContext) -> SweepResult:
             writer.failed(trial.key, end.reason)
         else:
             writer.interrupted(trial.key)
-    untracked = writer.drain()
-    try:
-        writer.close("KILLED" if stop_request.interrupted else "FAILED" if outcome.failed else "FINISHED")
-    except OrchestratorError as error:
-        untracked += map(tracking.TrackingProblem, error.faults)
-    return report_on(context.sweep, context.journal, outcome, untracked, stop_request)
+    with context.output.step("writing the last results to MLflow"):
+        untracked = writer.drain()
+        try:
+            writer.close("KILLED" if stop_request.interrupted else "FAILED" if outcome.failed else "FINISHED")
+        except OrchestratorError as error:
+            untracked += map(tracking.TrackingProblem, error.faults)
+    with context.output.step("writing the report"):
+        return report_on(context.sweep, context.journal, outcome, untracked, stop_request)
 
 
 def _end_without_ray(context: SweepContext, on_ray_lost: Callable[[SweepResult], None] | None, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The hardware of this machine, and the memory that this process uses of it."""
+"""The hardware of this machine, the threads that torch computes with, and the memory that this process uses."""
 
 from __future__ import annotations
 
@@ -51,6 +51,17 @@ def cpu_name() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def set_threads(cpus: float) -> None:
+    """Compute with one thread for each whole CPU from here on, and with at least one.
+
+    Each command that computes calls this before anything else. Torch's default, one thread per core, is several times
+    slower for networks this small where other processes need the cores: waiting threads occupy them.
+    """
+    import torch
+
+    torch.set_num_threads(max(1, int(cpus)))
 
 
 def reset_peak_memory(device: torch.device) -> None:

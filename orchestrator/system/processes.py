@@ -43,6 +43,14 @@ def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
+def started_at(process: int) -> float | None:
+    """The time at which the process of this id started, in seconds since the epoch; None if there is none."""
+    try:
+        return psutil.Process(process).create_time()
+    except psutil.Error:
+        return None
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether the process is running (zombies excluded)."""
     try:
@@ -65,6 +73,21 @@ def kill_descendants() -> None:
         if __file__ not in command_line(process):
             with suppress(psutil.Error):
                 process.kill()
+
+
+def end_tree(pid: int) -> None:
+    """End a process and its descendants: SIGTERM, and after `GRACE_S` seconds SIGKILL."""
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in processes:
+        with suppress(psutil.Error):
+            process.terminate()
+    for process in psutil.wait_procs(processes, GRACE_S)[1]:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,13 +43,15 @@ class StopRequest:
         """Turn Ctrl-C, SIGTERM and SIGHUP inside the block into KeyboardInterrupt, and into a stop request first while
         trials run.
 
-        A SIGHUP that was ignored (`nohup`) stays ignored. Outside the main thread, which alone can handle signals, the
-        block changes nothing.
+        A SIGHUP that was ignored (`nohup`) stays ignored. A KeyboardInterrupt raised where Python ignores exceptions (a
+        finalizer, a callback of a weak reference) is raised again a moment later. Outside the main thread, which alone
+        can handle signals, the block changes nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.getsignal(number) for number in SIGNALS}
+        report_unraisable, sys.unraisablehook = sys.unraisablehook, self._raise_later(sys.unraisablehook)
         for number in SIGNALS:
             if number != signal.SIGHUP or before[number] != signal.SIG_IGN:
                 signal.signal(number, self._handle)
@@ -57,6 +60,7 @@ class StopRequest:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+            sys.unraisablehook = report_unraisable
 
     @contextmanager
     def gracefully(self, report: Callable[[str], None]) -> Iterator[None]:
@@ -77,6 +81,20 @@ class StopRequest:
         if report is None:
             raise KeyboardInterrupt
         report("stopping: the chunks in flight are finished and kept (a second signal stops immediately)")
+
+    def _raise_later(self, otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
+        """A hook for exceptions that Python ignores: it repeats the signal of a KeyboardInterrupt, from another thread,
+        since inside the hook the exception would be ignored again."""
+
+        def hook(ignored: Any) -> None:
+            if not issubclass(ignored.exc_type, KeyboardInterrupt) or self.signal is None:
+                otherwise(ignored)
+                return
+            again = threading.Timer(0.01, os.kill, (os.getpid(), self.signal))
+            again.daemon = True
+            again.start()
+
+        return hook
 
 
 def _silence(terminal: int) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import sqlite3
 import time
 import urllib.error
@@ -98,6 +99,40 @@ def connect(uri: str) -> Any:
         rule = "must be a database that can be written" if path else "must be a server or a database that answers"
         raise _refused(rule, uri, error) from error
     return client
+
+
+def server_address(uri: str) -> str | None:
+    """The address of the UI of a tracking server, without a password; None for a database.
+
+    Raises:
+        TrackingError: the server's UI is not MLflow's own.
+    """
+    if uri.startswith(("http://", "https://")):
+        parts = urlsplit(uri)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], path=parts.path.rstrip("/")).geturl()
+    if uri.partition(":")[0] == "databricks":
+        rule = "must be a database, or a server of MLflow (http, https)"
+        raise TrackingError(fault(URI_KEY, "", rule, uri, "its runs are in the UI of the workspace"))
+    return None
+
+
+def charts_link(uri: str, page: str) -> str:
+    """The link to a page of the UI of a tracking server; empty for a database, which needs `ui_command`."""
+    return f"{server_address(uri)}/{page}" if uri.startswith(("http://", "https://")) else ""
+
+
+def ui_command(uri: str, sweep: str) -> str:
+    """The command that opens MLflow's UI with the curves of a sweep."""
+    options = [] if uri == DEFAULT_URI else ["--tracking-uri", shlex.quote(masked(uri))]
+    return " ".join(["foml ui", *options, *["--"] * sweep.startswith("-"), shlex.quote(sweep)])
+
+
+def server_environment(uri: str) -> dict[str, str]:
+    """The environment variables of an `mlflow server` for this database; artifacts are beside a SQLite file."""
+    path = database_path(uri)
+    root = {} if path is None else {"MLFLOW_DEFAULT_ARTIFACT_ROOT": _artifact_root(path)}
+    jobs = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # processes for judges of language models
+    return {"MLFLOW_BACKEND_STORE_URI": uri, **_ENVIRONMENT, **jobs, **root}
 
 
 def open_existing(uri: str) -> Any:
@@ -202,6 +237,33 @@ def _check_intact(path: Path, uri: str) -> None:
         raise _damaged(path, uri, " ".join(result.split()))
 
 
+def sweep_contents(uri: str, sweep: str) -> tuple[list[Any], list[Path]] | None:
+    """What a SQLite database holds of the sweeps of this name, and the folders of their artifacts, read without MLflow.
+
+    None for a server or another database, for artifacts elsewhere, and if the database cannot be read or is damaged.
+    """
+    path = database_path(uri)
+    if path is None or not path.is_file():
+        return None
+    of_sweep = "SELECT run_uuid FROM tags WHERE key = 'foml.sweep' AND value = ?"
+    queries = (
+        f"SELECT run_uuid, status, lifecycle_stage, artifact_uri FROM runs WHERE run_uuid IN ({of_sweep}) ORDER BY 1",
+        f"SELECT run_uuid, key, value FROM tags WHERE run_uuid IN ({of_sweep}) ORDER BY 1, 2",
+        f"SELECT run_uuid, key, value FROM params WHERE run_uuid IN ({of_sweep}) ORDER BY 1, 2",
+        f"SELECT run_uuid, count(*), sum(value), sum(step) FROM metrics WHERE run_uuid IN ({of_sweep}) GROUP BY 1",
+    )
+    try:
+        _check_intact(path, uri)
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_LOCKED_S)) as database:
+            rows = [database.execute(query, [sweep]).fetchall() for query in queries]
+    except (TrackingError, sqlite3.Error):
+        return None
+    artifacts = [urlsplit(location) for *_, location in rows[0]]
+    if any(location.scheme not in ("", "file") for location in artifacts):
+        return None
+    return rows, [Path(unquote(location.path)) for location in artifacts]
+
+
 def _is_damage(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorname", "") in ("SQLITE_CORRUPT", "SQLITE_NOTADB")
 
@@ -298,6 +360,10 @@ def _lock(path: Path) -> FileLock:
     return FileLock(path.with_name(f".{path.name}.lock"))
 
 
+def _artifact_root(path: Path) -> str:
+    return f"file://{quote(str(path.parent / 'mlartifacts'))}"
+
+
 @contextmanager
 def _artifacts_of_the_default_experiment(path: Path | None) -> Iterator[None]:
     """Store artifacts of the experiment `Default`, which MLflow creates in a new database, beside that database.
@@ -307,7 +373,7 @@ def _artifacts_of_the_default_experiment(path: Path | None) -> Iterator[None]:
     if path is None or _ARTIFACT_ROOT in os.environ:
         yield
         return
-    os.environ[_ARTIFACT_ROOT] = f"file://{quote(str(path.parent / 'mlartifacts'))}"
+    os.environ[_ARTIFACT_ROOT] = _artifact_root(path)
     try:
         yield
     finally:

@@ -11,11 +11,11 @@ from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.identity import differences, fields
 from orchestrator.plan.plan import Plan
 from orchestrator.tracking.database import connect, experiment_id, in_one_line
-from orchestrator.tracking.names import sweep_key
+from orchestrator.tracking.names import INTERNAL, RUN_KEY, sweep_key
 from orchestrator.tracking.requests import search
 from streams.store.canonical_json import canonical, digest
 
-HASH, IDENTITY = "foml.identity", "foml.identity_json"
+HASH, IDENTITY = f"{INTERNAL}identity", f"{INTERNAL}identity_json"
 """Tags of the sweep's run: the hash of its identity (`plan.identity.fields`), and the identity as JSON."""
 
 
@@ -58,7 +58,7 @@ def check_tracked(uri: str, experiment: str, plan: Plan) -> None:
 def sweep_run(client: Any, experiment: str, name: str) -> Any:
     """The run of the sweep of this name in an experiment, or None."""
     key, sweeps = sweep_key(name), search(client, [experiment], "tags.`foml.kind` = 'sweep'")
-    return next((run for run in sweeps if run.data.tags.get("foml.run_key") == key), None)
+    return next((run for run in sweeps if run.data.tags.get(RUN_KEY) == key), None)
 
 
 def forget(uri: str, experiment: str, name: str) -> None:
@@ -70,5 +70,5 @@ def forget(uri: str, experiment: str, name: str) -> None:
     client = connect(uri)
     key = sweep_key(name)
     for run in search(client, [experiment_id(client, uri, experiment)], ""):
-        if f"{run.data.tags.get('foml.run_key', '')}/".startswith(f"{key}/"):
+        if f"{run.data.tags.get(RUN_KEY, '')}/".startswith(f"{key}/"):
             client.delete_run(run.info.run_id)

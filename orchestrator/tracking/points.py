@@ -7,13 +7,15 @@ curves by batch are batches, steps of curves by task are tasks, and a number tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from orchestrator.protocol import metrics
 from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.objectives import ObjectiveMetric
 
 BY_TASK = ("validation_error", "cumulative_error")
 ADAPTATION = "adaptation"
@@ -22,7 +24,17 @@ TRANSFER = "forward_transfer"
 """Its step is the task; it is measured on the task's first batch."""
 REGRET = "regret"
 """Its step is the task."""
+OBJECTIVE = "objective"
+"""Of a seed: only if it is none of the curves that every sweep has."""
+PAST = ("average_accuracy", "backward_transfer", "forgetting")
+"""Their step is the task after which past tasks were evaluated."""
+INTERVAL, DIAGNOSTICS = "interval/", "diagnostics/"
+"""Prefixes of the bounds of intervals and of learners' diagnostics, which MLflow's UI folds away."""
+MARK = "hyper/"
+"""Prefix of the values that a population changes, which have a point at each change."""
 _ONLINE = ("online_error", "online_loss")
+_MEAN_POINTS = 100
+"""The most points of a configuration's mean online error, which costs three points a step."""
 
 _COSTS: dict[str, Callable[[np.ndarray], float]] = {
     "gradient_evaluations_per_datapoint": np.mean,
@@ -31,6 +43,25 @@ _COSTS: dict[str, Callable[[np.ndarray], float]] = {
     "peak_gpu_memory_mb": np.max,
 }
 """Metric → how the values of its stacks are combined for a configuration."""
+_OF_EVERY_LEARNER = {*_ONLINE, *BY_TASK, ADAPTATION, TRANSFER, REGRET, OBJECTIVE, *PAST, *_COSTS}
+
+
+def metric_name(name: str) -> str:
+    """The metric of a curve of a seed, and the one that replaces a metric of an earlier version.
+
+    >>> [metric_name(name) for name in ("online_error", "meta_loss", "hyper/K", "diagnostics/meta_loss")]
+    ['online_error', 'diagnostics/meta_loss', 'hyper/K', 'diagnostics/meta_loss']
+    """
+    return name if name in _OF_EVERY_LEARNER or "/" in name else DIAGNOSTICS + name
+
+
+def bound_names(name: str) -> tuple[str, str]:
+    """The metrics of the two ends of a metric's 95 % interval.
+
+    >>> bound_names("online_error")
+    ('interval/online_error_low', 'interval/online_error_high')
+    """
+    return f"{INTERVAL}{name}_low", f"{INTERVAL}{name}_high"
 
 
 class Point(NamedTuple):
@@ -42,38 +73,130 @@ class Point(NamedTuple):
     time_ms: int
 
 
-def seed_points(curves: Curves, seed: int, since: int = 0, diagnostics_every: int = 1) -> list[Point]:
-    """Points of one seed.
+@dataclass(frozen=True)
+class Bounds:
+    """How many points a curve has in MLflow.
+
+    A curve is cut into blocks of equal length, which follows from the length of the stream alone. A block has one
+    point: the mean of its values at its last step.
+
+    Attributes:
+        points: the most points of a curve; None for one point per value.
+        diagnostics_every: blocks of the errors' curves that make one block of a diagnostic's.
+    """
+
+    points: int | None = None
+    diagnostics_every: int = 1
+
+    def block(self, total: int) -> int:
+        """The length of a block of a curve with `total` steps; 1 if the total is 0, that is, unknown.
+
+        >>> Bounds(1_000).block(5_040), Bounds(1_000).block(1_000), Bounds().block(5_040)
+        (6, 1, 1)
+        """
+        return 1 if self.points is None else max(1, -(-total // self.points))
+
+
+def bounds_of(tracking: Mapping[str, Any]) -> Bounds:
+    """The bounds of a sweep's section `tracking`; an earlier version, which had no bound, sent every value."""
+    return Bounds(tracking.get("points"), tracking.get("diagnostics_every", 1))
+
+
+WHOLE = Bounds()
+"""Every value is a point, as in `curves.parquet`."""
+
+
+class SeedCurve(NamedTuple):
+    """The points of one metric of one seed: steps [n], values [n], and the batches [n] that they are known after."""
+
+    metric: str
+    steps: np.ndarray
+    values: np.ndarray
+    batches: np.ndarray
+
+
+def seed_curves(curves: Curves, seed: int, since: int = 0, bounds: Bounds = WHOLE) -> list[SeedCurve]:
+    """The points of one seed by metric.
+
+    A block whose last step is not measured yet has none.
 
     Args:
         curves: from batch 0 on, since `cumulative_error` needs all earlier tasks.
         seed: the row of the seed.
-        since: the first batch.
-        diagnostics_every: a learner's diagnostics get one point in this many batches, the first value in them.
+        since: points that were known after fewer batches are left out.
+        bounds: the lengths of blocks.
     """
-    out: list[Point] = []
+    out: list[SeedCurve] = []
     if not curves.batches:
         return out
-    times = _times(curves, np.arange(curves.batches))
-    when = _evaluated_at(curves)[seed]
+    over = curves.batches >= curves.total_batches
+    evaluated = _evaluated_at(curves)[seed]
+    tasks = max(curves.total_tasks, len(evaluated))
+    block = bounds.block(curves.total_batches)
     for name, curve in curves.by_batch.items():
-        batches = np.flatnonzero(np.isfinite(curve[seed]))
-        if name not in (*_ONLINE, TRANSFER) and not name.startswith("hyper/"):
-            batches = _thinned(batches, diagnostics_every)
-        for j in batches[batches >= since].tolist():
-            step = int((when < j).sum()) if name == TRANSFER else j
-            out.append(Point(name, step, float(curve[seed, j]), int(times[j])))
-    for name, by_task in zip(BY_TASK, _by_task(curves), strict=True):
-        for task in np.flatnonzero(np.isfinite(by_task[seed]) & (when >= since)):
-            time = _times(curves, when[[task]].astype(int))[0]
-            out.append(Point(name, int(task), float(by_task[seed, task]), int(time)))
-    return out
+        values = curve[seed]
+        if name == TRANSFER:
+            measured = np.flatnonzero(np.isfinite(values))
+            by_task, at = np.full((2, curves.total_tasks or len(evaluated) + 1), math.nan)
+            of = np.array([(evaluated < batch).sum() for batch in measured], dtype=int)
+            by_task[of], at[of] = values[measured], measured
+            out.append(_blocks(name, by_task, at, bounds.block(curves.total_tasks), curves.batches, over))
+            continue
+        every = block if name in _ONLINE or name.startswith(MARK) else block * bounds.diagnostics_every
+        first = since // every * every
+        measured_at = np.arange(first, max(curves.batches, curves.total_batches), dtype=float)
+        measured_at[curves.batches - first :] = math.nan
+        padded = np.full(len(measured_at), math.nan)
+        padded[: curves.batches - first] = values[first:]
+        part = _blocks(metric_name(name), padded, measured_at, every, curves.batches, over, name.startswith(MARK))
+        out.append(part._replace(steps=part.steps + first))
+    by_name = dict(zip(BY_TASK, _by_task(curves), strict=True)) | metrics.past_curves(curves)
+    for name, by_task in by_name.items():
+        padded, at = (
+            np.pad(row, (0, tasks - len(row)), constant_values=math.nan) for row in (by_task[seed], evaluated)
+        )
+        out.append(_blocks(name, padded, at, bounds.block(curves.total_tasks), curves.batches, over))
+    selected = [(part, part.batches >= since) for part in out]
+    return [SeedCurve(part.metric, *(column[new] for column in part[1:])) for part, new in selected if new.any()]
 
 
-def _thinned(batches: np.ndarray, every: int) -> np.ndarray:
-    """The first of the ascending `batches` in each block of `every` batches."""
-    blocks = batches // every
-    return batches[np.diff(blocks, prepend=-1) > 0]
+def _blocks(
+    name: str, values: np.ndarray, at: np.ndarray, block: int, batches: int, over: bool, last: bool = False
+) -> SeedCurve:
+    """The points of a curve over its whole axis, as long as they are known after `batches` batches.
+
+    Args:
+        name: the metric.
+        values: [n], NaN where there is none.
+        at: the batch at which each step is measured [n], NaN where it is not yet.
+        block: the length of a block.
+        batches: measured so far.
+        over: whether the stream has ended, which ends every block.
+        last: take the last value of a block and its step instead of the mean.
+    """
+    starts = np.arange(0, len(values), block)
+    ends = np.minimum(starts + block, len(values)) - 1
+    finite = np.isfinite(values)
+    counts = np.add.reduceat(finite, starts, dtype=int) if len(starts) else starts
+    means = np.add.reduceat(np.where(finite, values, 0.0), starts) / np.maximum(counts, 1) if len(starts) else starts
+    complete_at = np.where(np.isfinite(at[ends]), at[ends], batches - 1)
+    chosen = (counts > 0) & (np.isfinite(at[ends]) | over)
+    steps = ends
+    if last:
+        steps = np.maximum.reduceat(np.where(finite, np.arange(len(values)), 0), starts) if len(starts) else starts
+        means = values[steps]
+    return SeedCurve(name, steps[chosen], means[chosen], complete_at[chosen].astype(int))
+
+
+def seed_points(curves: Curves, seed: int, since: int = 0, bounds: Bounds = WHOLE) -> list[Point]:
+    """The points of `seed_curves`, each with the time of its chunk."""
+    return [
+        Point(part.metric, *row)
+        for part in seed_curves(curves, seed, since, bounds)
+        for row in zip(
+            part.steps.tolist(), part.values.tolist(), _times(curves, part.batches).astype(int).tolist(), strict=True
+        )
+    ]
 
 
 def final_points(curves: Curves, datapoints: int) -> list[Point]:
@@ -93,50 +216,71 @@ def peaks(curves: Curves) -> dict[str, float]:
     return {name: float(np.nanmax(column)) / 1e6 for name, column in columns.items() if np.isfinite(column).any()}
 
 
-def adaptation_points(curves: Curves, seed: int, batch_size: int) -> list[Point]:
+def objective_points(curves: Curves, seed: int, objective: ObjectiveMetric) -> list[Point]:
+    """The objective of the seed in this row of a finished stream; none if other points hold it.
+
+    Raises:
+        ObjectiveError: from a function of the user's own.
+    """
+    values = None if objective.is_standard else objective(curves)
+    return [] if values is None else _finite(Point(OBJECTIVE, 0, float(values[seed]), _end(curves)))
+
+
+def adaptation_points(curves: Curves, seed: int, batch_size: int, bounds: Bounds = WHOLE) -> list[Point]:
     """The adaptation curve of the seed in this row of a finished stream."""
     curve, end = _adaptation(curves)[seed], _end(curves)
-    return _finite(*(Point(ADAPTATION, k * batch_size, float(value), end) for k, value in enumerate(curve)))
+    length = int(np.flatnonzero(np.isfinite(curve)).max(initial=-1)) + 1
+    steps, means = _means(curve[None, :length], bounds.block(len(curve)))
+    return [Point(ADAPTATION, k * batch_size, v, end) for k, v in zip(steps.tolist(), means[0].tolist(), strict=True)]
 
 
 def configuration_points(
-    stacks: Sequence[Curves], costs: Sequence[Sequence[Point]], objective: str, batch_size: int
+    stacks: Sequence[Curves],
+    costs: Sequence[Sequence[Point]],
+    objective: ObjectiveMetric,
+    batch_size: int,
+    bounds: Bounds = WHOLE,
 ) -> list[Point]:
-    """Mean curves over all seeds of all stacks, with `…_low` and `…_high` of the 95 % t-interval for two or more seeds.
+    """Mean curves over all seeds of all stacks, with the bounds of the 95 % t-interval for two or more seeds.
 
     Steps at which a seed has no value are left out, so that each mean is over all seeds.
 
     Args:
         stacks: the complete curves of each stack.
         costs: the `final_points` of each.
-        objective: what the sweep minimises.
+        objective: of the sweep.
         batch_size: datapoints per batch.
+        bounds: the lengths of blocks.
     """
     out: list[Point] = []
     tasks = max(_by_task(curves)[0].shape[1] for curves in stacks)
+    by_task = bounds.block(tasks)
     time_of_task = np.concatenate([_padded(_evaluation_times(curves), tasks) for curves in stacks]).max(axis=0)
     for index, name in enumerate(BY_TASK):
         curve = np.concatenate([_padded(_by_task(curves)[index], tasks) for curves in stacks])
-        out += _interval_points(name, curve, np.arange(tasks), time_of_task)
-    ends = stacks[0].chunks["batches"]
-    ends = ends[ends <= min(curves.batches for curves in stacks)]
-    if "online_error" in stacks[0].by_batch and len(ends):
-        starts = np.concatenate([[0], ends[:-1]])
-        rows = np.concatenate([curves.by_batch["online_error"][:, : ends[-1]] for curves in stacks])
-        by_chunk = np.add.reduceat(rows, starts, axis=1) / (ends - starts)
-        times = np.max([_times(curves, ends - 1) for curves in stacks], axis=0)
-        out += _interval_points("online_error", by_chunk, ends - 1, times)
+        out += _interval_points(name, curve, by_task, time_of_task)
+    batches = min(curves.batches for curves in stacks)
+    if "online_error" in stacks[0].by_batch and batches:
+        rows = np.concatenate([curves.by_batch["online_error"][:, :batches] for curves in stacks])
+        block = Bounds(min(_MEAN_POINTS, bounds.points or _MEAN_POINTS)).block(batches)
+        times = np.max([_times(curves, np.arange(batches)) for curves in stacks], axis=0)
+        out += _interval_points("online_error", rows, block, times)
     end = max(_end(curves) for curves in stacks)
     within = [_adaptation(curves) for curves in stacks]
     longest = max(curve.shape[1] for curve in within)
     rows = np.concatenate([_padded(curve, longest) for curve in within])
-    out += _interval_points(ADAPTATION, rows, np.arange(longest) * batch_size, np.full(longest, end))
+    out += _interval_points(ADAPTATION, rows, bounds.block(longest), np.full(longest, end), batch_size)
     if all(TRANSFER in curves.by_batch for curves in stacks):
         rows = np.concatenate([_padded(_transfer(curves), tasks) for curves in stacks])
-        out += _interval_points(TRANSFER, rows, np.arange(tasks), time_of_task)
-    by_seed = [values for curves in stacks if (values := metrics.objective(curves, objective)) is not None]
+        out += _interval_points(TRANSFER, rows, by_task, time_of_task)
+    again = [metrics.past_curves(curves) for curves in stacks]
+    for name in PAST:
+        if all(name in of_stack for of_stack in again):
+            rows = np.concatenate([_padded(of_stack[name], tasks) for of_stack in again])
+            out += _interval_points(name, rows, by_task, time_of_task)
+    by_seed = [values for curves in stacks if (values := objective(curves)) is not None]
     if len(by_seed) == len(stacks):
-        out += _interval_points("objective", np.concatenate(by_seed)[:, None], np.array([0]), np.array([end]))
+        out += _interval_points(OBJECTIVE, np.concatenate(by_seed)[:, None], 1, np.array([end]))
     for name, total in _COSTS.items():
         values = np.array([point.value for cost in costs for point in cost if point.metric == name])
         if len(values):
@@ -144,13 +288,24 @@ def configuration_points(
     return out
 
 
-def _interval_points(name: str, curve: np.ndarray, steps: np.ndarray, times: np.ndarray) -> list[Point]:
-    complete = np.isfinite(curve).all(axis=0)
-    mean, low, high = metrics.interval_curve(curve[:, complete])
+def _means(rows: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
+    """The last step of each block [B], and the means [R, B], NaN where a block has NaN."""
+    starts = np.arange(0, rows.shape[1], block)
+    ends = np.minimum(starts + block, rows.shape[1]) - 1
+    if not len(starts):
+        return ends, rows
+    return ends, np.add.reduceat(rows, starts, axis=1) / (ends - starts + 1)
+
+
+def _interval_points(name: str, curve: np.ndarray, block: int, times: np.ndarray, per_step: int = 1) -> list[Point]:
+    ends, means = _means(curve, block)
+    complete = np.isfinite(means).all(axis=0)
+    ends = ends[complete]
+    mean, low, high = metrics.interval_curve(means[:, complete])
     out = []
-    for suffix, values in (("", mean), ("_low", low), ("_high", high)):
-        for step, value, time in zip(steps[complete], values, times[complete], strict=True):
-            out += _finite(Point(name + suffix, int(step), float(value), int(time)))
+    for metric, values in zip((name, *bound_names(name)), (mean, low, high), strict=True):
+        for step, value, time in zip(ends, values, times[ends], strict=True):
+            out += _finite(Point(metric, int(step) * per_step, float(value), int(time)))
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import platform
@@ -12,13 +13,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 
+from orchestrator.tracking.names import INTERNAL
 from streams.errors import masked
 
+STORE, STORE_PATH = f"{INTERNAL}store", "foml.store_path"
+"""Tags: hash and path of the task store."""
 COMMIT_FILE = "COMMIT"
 """In the package's folder if it was shipped to a cluster without its repository: commit, and whether dirty."""
 CHANGES_FILE = "CHANGES.diff"
@@ -60,9 +65,10 @@ def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
         "foml.platform": platform.platform(),
         "foml.hostname": socket.gethostname(),
         "foml.command": masked(command_line()),
-        "foml.store": store_hash,
-        "foml.store_path": str(store_path),
+        STORE: store_hash,
+        STORE_PATH: str(store_path),
     }
+    tags |= _of_mlflow(commit)
     files = {"provenance/packages.txt": _installed(), "provenance/store_manifest.json": manifest}
     changes = masked(git_changes()) if dirty == "true" else ""
     if changes:
@@ -70,6 +76,18 @@ def collect(store_hash: str, store_path: Path, manifest: str) -> Provenance:
         tags["foml.git_diff"] = path  # named by its content: a sweep resumed with other changes has both
         files[path] = changes
     return Provenance(tags, files)
+
+
+def _of_mlflow(commit: str) -> dict[str, str]:
+    """The tags that MLflow's UI shows as source, version and user."""
+    words = command_line().split()
+    source = words[2] if words[:2] == ["python", "-m"] else words[0]
+    tags = {"mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
+    if commit != "unknown":
+        tags["mlflow.source.git.commit"] = commit
+    with suppress(ImportError, KeyError, OSError):  # a container without a name for its user
+        tags["mlflow.user"] = getpass.getuser()
+    return tags
 
 
 def command_line() -> str:

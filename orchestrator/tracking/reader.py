@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +17,20 @@ import pandas as pd
 
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.tracking.database import DEFAULT_URI, first_line, in_one_line, open_existing
-from orchestrator.tracking.names import from_text, sweep_key, unlisted
+from orchestrator.tracking.names import (
+    CONFIGURATION,
+    PARENT,
+    RUN_KEY,
+    charts_page,
+    earlier_tags,
+    fates_from_text,
+    from_text,
+    sweep_key,
+    unlisted,
+)
+from orchestrator.tracking.points import metric_name
 from orchestrator.tracking.requests import search
-from orchestrator.tracking.runs import PARENT, POPULATION, REMOVED, STOPPED_AT
+from orchestrator.tracking.runs import COMPLETE_FOR, LABEL, POPULATION, POSITION, REMOVED, SEED_FATES, STOPPED_AT
 from orchestrator.tracking.tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
 
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
@@ -33,10 +45,10 @@ class SweepNotFound(OrchestratorError):  # noqa: N818
 
 @dataclass(frozen=True)
 class SeedRun:
-    """A seed's run.
+    """A seed's run, or how the seed ended where it has none (`tracking.seed_runs: false`).
 
     Attributes:
-        run_id: in MLflow.
+        run_id: in MLflow; empty if it has none.
         seed: the seed.
         status: of MLflow: RUNNING, FINISHED, FAILED or KILLED.
         diverged_at: the batch; None if the seed did not diverge.
@@ -71,6 +83,7 @@ class ConfigurationRuns:
         digests: table → SHA-256.
         artifacts: the URI of the run's artifacts.
         removed: whether the sweep, as last started, no longer contains it.
+        running: whether it is being written.
     """
 
     run_id: str
@@ -87,6 +100,7 @@ class ConfigurationRuns:
     digests: dict[str, str] = field(default_factory=dict)
     artifacts: str = ""
     removed: bool = False
+    running: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,10 +113,13 @@ class SweepRuns:
         name: of the sweep.
         objective: the metric that it optimises.
         mode: "min" or "max".
-        configurations: in the order in which their runs were created.
+        configurations: in the order of the plan, and last those that were removed from it.
         status: of the sweep's run.
         tags: of the sweep's run.
         artifacts: the URI of the artifacts of the sweep's run.
+        charts: the page of MLflow's UI that overlays its configurations, below the server's address.
+        started_ms: when the sweep was first started, in milliseconds of the Unix time.
+        ended_ms: when it last ended; None while it runs.
     """
 
     client: Any
@@ -114,10 +131,15 @@ class SweepRuns:
     status: str = "FINISHED"
     tags: dict[str, str] = field(default_factory=dict)
     artifacts: str = ""
+    charts: str = ""
+    started_ms: int | None = None
+    ended_ms: int | None = None
 
 
 def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> pd.DataFrame:
     """Every point of every seed of a sweep, as a tidy table.
+
+    A configuration that still runs has at most `tracking.points` points of each curve, as in MLflow.
 
     Args:
         name: the sweep's name; the newest one if several experiments have it.
@@ -140,10 +162,37 @@ def find_sweep(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: st
     """The newest sweep of this name, or of any name if None; raises what `load_curves` raises."""
     client = open_existing(tracking_uri)
     with in_one_line(tracking_uri):
-        return _found(client, name, tracking_uri, experiment)
+        parent = _sweep_run(client, name, tracking_uri, experiment)
+        tags = parent.data.tags
+        return SweepRuns(
+            client,
+            parent.info.run_id,
+            tags["foml.sweep"],
+            tags.get("foml.objective", "cumulative_error"),
+            tags.get("foml.mode", "min"),
+            tuple(_configurations(client, parent)),
+            parent.info.status,
+            dict(tags),
+            parent.info.artifact_uri,
+            _charts(parent),
+            parent.info.start_time,
+            parent.info.end_time,
+        )
 
 
-def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | None) -> SweepRuns:
+def find_charts(name: str | None, tracking_uri: str = DEFAULT_URI, experiment: str | None = None) -> tuple[str, str]:
+    """The name of a sweep, and its `SweepRuns.charts`; takes and raises what `find_sweep` does."""
+    client = open_existing(tracking_uri)
+    with in_one_line(tracking_uri):
+        parent = _sweep_run(client, name, tracking_uri, experiment)
+    return parent.data.tags["foml.sweep"], _charts(parent)
+
+
+def _charts(parent: Any) -> str:
+    return charts_page(parent.info.experiment_id, parent.info.run_id, parent.data.tags.get("foml.mode", "min") == "min")
+
+
+def _sweep_run(client: Any, name: str | None, tracking_uri: str, experiment: str | None) -> Any:
     ids = {each.name: each.experiment_id for each in _experiments(client)}
     if experiment is not None and experiment not in ids:
         others = ", ".join(name for name in ids if name != "Default") or "none"
@@ -157,18 +206,25 @@ def _found(client: Any, name: str | None, tracking_uri: str, experiment: str | N
     if parent is None:
         names = list(dict.fromkeys(run.data.tags["foml.sweep"] for run in sweeps))
         raise SweepNotFound(_not_found(name, names, tracking_uri))
-    tags = parent.data.tags
-    return SweepRuns(
-        client,
-        parent.info.run_id,
-        tags["foml.sweep"],
-        tags.get("foml.objective", "cumulative_error"),
-        tags.get("foml.mode", "min"),
-        tuple(_configurations(client, parent)),
-        parent.info.status,
-        dict(tags),
-        parent.info.artifact_uri,
-    )
+    return parent
+
+
+def whole_curves(client: Any, run_id: str) -> pd.DataFrame | None:
+    """Every point of a configuration's run, from its table; None while it runs, and where the table is missing.
+
+    Raises:
+        ArtifactError: the run is missing or out of reach.
+    """
+    with _as_artifact_error():
+        run = client.get_run(run_id)
+    digest = digests(run.data.tags | earlier_tags(run.data.tags)).get(CURVES_FILE)
+    if run.info.status == "RUNNING" or digest is None:
+        return None
+    try:
+        with _as_artifact_error():
+            return read(client, run_id, run.info.artifact_uri, CURVES_FILE, digest)
+    except DamagedTable:
+        return None
 
 
 def curves_of(sweep: SweepRuns) -> pd.DataFrame:
@@ -230,7 +286,7 @@ def _configurations(client: Any, parent: Any) -> list[ConfigurationRuns]:
         run
         for kind in ("configuration", "seed")
         for run in search(client, [parent.info.experiment_id], f"tags.`foml.kind` = '{kind}'")
-        if run.data.tags["foml.run_key"].startswith(prefix)
+        if run.data.tags[RUN_KEY].startswith(prefix)
     ]
     seeds: dict[str, list[SeedRun]] = {}
     for run in runs:
@@ -241,19 +297,29 @@ def _configurations(client: Any, parent: Any) -> list[ConfigurationRuns]:
             seed = SeedRun(run.info.run_id, int(tags["foml.seed"]), status, diverged, metrics, stopped)
             seeds.setdefault(tags[PARENT], []).append(seed)
     configurations = [run for run in runs if run.data.tags["foml.kind"] == "configuration"]
-    configurations.sort(key=lambda run: run.info.start_time)
+    configurations.sort(key=_place)
     return [_configuration(run, seeds.get(run.info.run_id, [])) for run in configurations]
+
+
+def _place(run: Any) -> tuple[float, int]:
+    """The key by which configurations are ordered; an earlier version of this package recorded no position."""
+    position = "" if run.data.tags.get(REMOVED) else run.data.tags.get(POSITION, "")
+    return float(position or math.inf), run.info.start_time
 
 
 def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
     tags = run.data.tags
+    if text := tags.get(SEED_FATES):
+        fates, ongoing = fates_from_text(text), (run.info.status, None, None)
+        by_seed = {seed: fates.get(seed, ongoing) for seed in unlisted(tags["foml.seeds"])}
+        seeds = [SeedRun("", seed, fate[0], fate[1], (), fate[2]) for seed, fate in by_seed.items()]
     return ConfigurationRuns(
         run_id=run.info.run_id,
-        hash=tags["foml.configuration"],
-        label=tags["foml.label"],
+        hash=tags[CONFIGURATION],
+        label=tags[LABEL],
         learner=tags["foml.learner"],
         needs_boundaries=tags["foml.needs_boundaries"] == "true",
-        complete=run.info.status == "FINISHED" and tags.get("foml.complete_for") == tags["foml.seeds"],
+        complete=run.info.status == "FINISHED" and tags.get(COMPLETE_FOR) == tags["foml.seeds"],
         planned=tuple(unlisted(tags["foml.seeds"])),
         parameters={key: from_text(text) for key, text in run.data.params.items()},
         metrics=dict(run.data.metrics),
@@ -262,23 +328,37 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         digests=digests(tags),
         artifacts=run.info.artifact_uri,
         removed=bool(tags.get(REMOVED)),
+        running=run.info.status == "RUNNING",
     )
 
 
 def _points(sweep: SweepRuns, runs: ConfigurationRuns) -> pd.DataFrame:
-    """The points of a configuration's seeds.
+    """The points of a configuration's seeds: all of them, from its table, once its trials have ended.
 
-    A complete configuration has them in a table, which saves one request to MLflow for each curve.
+    Before, and in runs of earlier versions, those that MLflow has.
     """
-    if runs.complete and (table := _table(sweep, runs, CURVES_FILE)) is not None:
+    ended = runs.complete or (CURVES_FILE in runs.digests and not runs.running)
+    if ended and (table := _table(sweep, runs, CURVES_FILE)) is not None:
         return table
     rows = [
-        (run.seed, name, point.step, point.value)
+        (run.seed, name, step, value)
         for run in runs.seeds
-        for name in run.metrics
-        for point in sweep.client.get_metric_history(run.run_id, name)
+        for name, curve in curves_of_run(sweep.client, run.run_id, run.metrics).items()
+        for step, value in curve.items()
     ]
     return pd.DataFrame(rows, columns=["seed", "metric", "step", "value"])
+
+
+def curves_of_run(client: Any, run_id: str, names: Iterable[str]) -> dict[str, dict[int, float]]:
+    """Metric → step → value, of these metrics of a seed's run; those of an earlier version under their present names.
+
+    A run that an earlier version began can have a diagnostic under both names.
+    """
+    curves: dict[str, dict[int, float]] = {}
+    for name in sorted(names):
+        curve = curves.setdefault(metric_name(name), {})
+        curve.update((point.step, point.value) for point in client.get_metric_history(run_id, name))
+    return curves
 
 
 def _table(sweep: SweepRuns, runs: ConfigurationRuns, name: str) -> pd.DataFrame | None:
@@ -398,7 +478,7 @@ def find(client: Any, run: str, uri: str) -> Any:
 def _is_a_sweep(client: Any, sweep: Any) -> str:
     """The line about the run of a sweep, with ids of its configurations."""
     runs = [
-        f"{run.info.run_id} ({run.data.tags['foml.label']})"
+        f"{run.info.run_id} ({run.data.tags[LABEL]})"
         for run in search(client, [sweep.info.experiment_id], "tags.`foml.kind` = 'configuration'")
         if run.data.tags.get(PARENT) == sweep.info.run_id
     ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from orchestrator.tracking.names import earlier_tags
 from orchestrator.tracking.points import Point
 
 ENTITIES_PER_CALL = 1_000
@@ -101,14 +102,19 @@ def write(
         client.log_batch(run_id, metrics=batch, params=batch_params, tags=batch_tags)
 
 
-def search(client: Any, experiments: Sequence[str], condition: str) -> Iterator[Any]:
-    """Yield the runs of these experiments that meet a condition, which must not hold names: these can have quotes."""
+def search(client: Any, experiments: Sequence[str], condition: str, stored_tags: bool = False) -> Iterator[Any]:
+    """Yield the runs of these experiments that meet a condition, which must not hold names: these can have quotes.
+
+    A run of an earlier version has its internal tags under their present names too, unless `stored_tags`.
+    """
     token, yielded = None, set()
     while True:
         page = client.search_runs(list(experiments), condition, max_results=RUNS_PER_CALL, page_token=token)
         for run in page:
             if run.info.run_id not in yielded:  # a run created meanwhile moves another one to the next page
                 yielded.add(run.info.run_id)
+                if not stored_tags:
+                    run.data.tags.update(earlier_tags(run.data.tags))
                 yield run
         token = page.token
         if not token:

@@ -1,34 +1,59 @@
 """The runs of a sweep in MLflow: sweep → configuration → seed.
 
-The tag `foml.run_key` of a run identifies its content and not its machine: a resumed sweep finds its runs by it.
+The tag `RUN_KEY` of a run identifies its content and not its machine: a resumed sweep finds its runs by it.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.plan.plan import RESULTS_VERSION, Configuration, Plan, Trial
+from orchestrator.plan.plan import Configuration, Plan, Trial, results_version
+from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.tracking import ownership, tables
-from orchestrator.tracking.names import listed, parameters, sweep_key
+from orchestrator.tracking.names import (
+    CONFIGURATION,
+    INTERNAL,
+    PARENT,
+    RUN_KEY,
+    earlier_tags,
+    listed,
+    parameters,
+    run_name,
+    sweep_key,
+    sweep_parameters,
+    sweep_tags,
+)
+from orchestrator.tracking.points import Point, bounds_of
 from orchestrator.tracking.requests import RunBatches, cut, search
 from streams.store.canonical_json import digest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PARENT = "mlflow.parentRunId"
+_RUN_NAME = "mlflow.runName"
+_LONGEST_DIGEST = 36
+"""Characters of a data set's digest in MLflow."""
 CONFIGURATION_FILE = "configuration.json"
 OF_THE_SWEEP = ("foml.hostname", "foml.platform")
 """Tags of provenance that configurations and seeds take from the machines that they ran on."""
-POPULATION = "foml.population"
+POPULATION = f"{INTERNAL}population"
 """Tag of a configuration or seed: the hash of its population; empty if it has none."""
 STOPPED_AT = "foml.stopped_at"
 """Tag of a seed: the batches after which the scheduler stopped it; empty if it was resumed later."""
 REMOVED = "foml.withdrawn"
 """Tag of a configuration: "true" if the sweep, as last started, no longer contains it; else empty."""
+COMPLETE_FOR = f"{INTERNAL}complete_for"
+"""Tag of a configuration: the seeds of which MLflow has everything."""
+LABEL, POSITION = "foml.label", f"{INTERNAL}position"
+"""Tags of a configuration: its label, and its place in the plan of the sweep as last started."""
+
+SEED_FATES = f"{INTERNAL}seed_fates"
+"""Tag of a configuration whose seeds have no runs: how each ended (`names.fates_as_text`); empty if they have runs."""
 
 
 @dataclass
@@ -54,6 +79,9 @@ class RunTree(RunBatches):
         self._experiment, self._plan, self._key = experiment, plan, sweep_key(plan.name)
         self._cached: tuple[str, dict[str, Any]] | None = None  # a configuration's hash and its runs, until `flush`
         self._configurations: dict[str, str] = {}
+        self._metrics_of_sweep: dict[str, float] = {}  # name → value, as far as known
+        self.seed_runs: bool = plan.resolved.get("tracking", {}).get("seed_runs", True)
+        self._existing: set[str] | None = None  # hashes of the configurations that have runs; None if unknown
         self.parent_id = self._parent(provenance, started_ms)
         self._provenance = {key: value for key, value in provenance.items() if key not in OF_THE_SWEEP}
         self._mark_removed()
@@ -65,48 +93,89 @@ class RunTree(RunBatches):
     def discard(self) -> None:
         super().discard()
         self._configurations.clear()
+        self._existing = None
         self._cached = None
+        self._metrics_of_sweep.clear()
 
     def _mark_removed(self) -> None:
-        """Mark the configurations that the plan does not contain.
+        """Mark the configurations that the plan does not contain, and label the others as the plan does.
 
+        The label of a configuration has what distinguishes it from the others of the sweep, which may have grown.
         `configuration` and `complete_run` remove the mark of one that a search draws again later.
         """
-        planned = {trial.configuration.hash for trial in self._plan.trials}
-        for run in self._below("tags.`foml.kind` = 'configuration'"):
-            tags = run.data.tags
-            mark = "" if tags["foml.configuration"] in planned else "true"
-            if tags.get(REMOVED, "") != mark:
-                self.tag(run.info.run_id, {REMOVED: mark})
+        planned = {trial.configuration.hash: trial.configuration for trial in self._plan.trials}
+        labels: dict[str, str] = {}
+        runs = []
+        for run in search(self._client, [self._experiment], "tags.`foml.kind` != 'sweep'", stored_tags=True):
+            earlier = earlier_tags(run.data.tags)
+            run.data.tags.update(earlier)
+            if self._is_below(run):
+                runs.append(run)
+                self.tag(run.info.run_id, earlier)
+        seeds = [run for run in runs if run.data.tags["foml.kind"] == "seed"]
+        for run in runs:
+            tags, hash_ = run.data.tags, run.data.tags[CONFIGURATION]
+            if tags["foml.kind"] == "seed":
+                continue
+            expected = {REMOVED: "true"}
+            if hash_ in planned:
+                expected = {REMOVED: "", **self._label_and_position(planned[hash_])}
+            changed = {key: value for key, value in cut(expected).items() if tags.get(key, "") != value}
+            if changed:
+                self.tag(run.info.run_id, changed)
+            if LABEL in changed:
+                labels[hash_] = changed[LABEL]
+        for run in seeds:
+            if (hash_ := run.data.tags[CONFIGURATION]) in labels:
+                name = run_name(labels[hash_], int(run.data.tags["foml.seed"]))
+                self.tag(run.info.run_id, {LABEL: labels[hash_], _RUN_NAME: name})
         self.flush()
+        self._existing = {run.data.tags[CONFIGURATION] for run in runs}
+
+    def _label_and_position(self, configuration: Configuration) -> dict[str, str]:
+        """Tags that depend on the other configurations of the sweep."""
+        hashes = [trial.configuration.hash for trial in self._plan.trials]
+        label = configuration.label
+        return {LABEL: label, _RUN_NAME: run_name(label), POSITION: str(hashes.index(configuration.hash))}
 
     def _parent(self, provenance: Mapping[str, str], started_ms: int) -> str:
         name, identity = self._plan.name, ownership.tags(self._plan.resolved)
         run = ownership.sweep_run(self._client, self._experiment, name)
         if run is None:
-            tags = cut({"foml.kind": "sweep", "foml.sweep": name, "foml.run_key": self._key, **identity})
-            run = self._client.create_run(self._experiment, start_time=started_ms, run_name=name, tags=tags)
+            tags = cut({"foml.kind": "sweep", "foml.sweep": name, RUN_KEY: self._key, **identity})
+            run = self._client.create_run(self._experiment, start_time=started_ms, run_name=run_name(name), tags=tags)
         ownership.check_tags("tracking", run.data.tags, self._plan.resolved)
         run_id = str(run.info.run_id)
         self.set_status(run_id, "RUNNING")
         objective = self._plan.resolved["objective"]
-        tags = {"foml.objective": objective["metric"], "foml.mode": objective["mode"], **identity}
-        self.tag(run_id, {**provenance, **tags, "foml.sweep_hash": digest(self._plan.resolved, 12)})
+        tags = {"foml.objective": ObjectiveMetric.of(objective, 1).name, "foml.mode": objective["mode"], **identity}
+        self.tag(run_id, {**provenance, **tags, f"{INTERNAL}sweep_hash": digest(self._plan.resolved, 12)})
+        self.tag(run_id, sweep_tags(self._plan.resolved))
+        missing = sweep_parameters(self._plan.resolved)
+        self.set_params(run_id, {key: value for key, value in missing.items() if key not in run.data.params})
+        self._metrics_of_sweep = dict(run.data.metrics)
         self.flush()
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
         return run_id
 
     def _below(self, condition: str) -> Iterator[Any]:
         """The runs below the sweep's own for which the condition holds."""
-        prefix = f"{self._key}/"
-        runs = search(self._client, [self._experiment], condition)
-        return (run for run in runs if run.data.tags.get("foml.run_key", "").startswith(prefix))
+        return filter(self._is_below, search(self._client, [self._experiment], condition))
+
+    def _is_below(self, run: Any) -> bool:
+        return str(run.data.tags.get(RUN_KEY, "")).startswith(f"{self._key}/")
 
     def _of_configuration(self, configuration: Configuration) -> dict[str, Any]:
-        """Run key → run, of a configuration and its seeds."""
+        """Run key → run, of a configuration and its seeds.
+
+        A search costs as much as the creation of several runs, and more the more runs there are. No other process
+        writes the sweep's runs, so a configuration that had none at the start is searched only once it has some.
+        """
+        if self._existing is not None and configuration.hash not in self._existing:
+            return {}
         if self._cached is None or self._cached[0] != configuration.hash:
-            runs = self._below(f"tags.`foml.configuration` = '{configuration.hash}'")
-            self._cached = configuration.hash, {run.data.tags["foml.run_key"]: run for run in runs}
+            runs = self._below(f"tags.`{CONFIGURATION}` = '{configuration.hash}'")
+            self._cached = configuration.hash, {run.data.tags[RUN_KEY]: run for run in runs}
         return dict(self._cached[1])
 
     def _trials(self, configuration: Configuration) -> list[Trial]:
@@ -138,13 +207,20 @@ class RunTree(RunBatches):
             run = None
         if run is None:
             tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id, "foml.seeds": seeds}
-            tags |= cut(self._provenance)
-            run_id = str(self._client.create_run(self._experiment, run_name=configuration.label, tags=tags).info.run_id)
+            tags |= cut(self._provenance | self._label_and_position(configuration))
+            tags |= {} if self.seed_runs else {SEED_FATES: "[]"}
+            name = run_name(configuration.label)
+            run_id = str(self._client.create_run(self._experiment, run_name=name, tags=tags).info.run_id)
             self._untouched.add(run_id)
             self._running.add(run_id)
         else:
             run_id = str(run.info.run_id)
             self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, REMOVED: "", **self._provenance})
+            self.tag(run_id, self._label_and_position(configuration))
+            if tables.CURVES_FILE in tables.digests(run.data.tags):  # of its trials when they were interrupted
+                self.tag(run_id, tables.without(tables.CURVES_FILE))
+            if not self.seed_runs or run.data.tags.get(SEED_FATES):
+                self.tag(run_id, {SEED_FATES: "" if self.seed_runs else "[]"})
         self.set_params(run_id, parameters(configuration))
         self._client.log_dict(run_id, self._described(configuration), CONFIGURATION_FILE)
         planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}
@@ -162,27 +238,26 @@ class RunTree(RunBatches):
         return {
             "configuration": asdict(configuration),
             "hash": configuration.hash,
-            "results_version": RESULTS_VERSION,
+            "results_version": results_version(configuration.learner),
             "stacks": [list(trial.seeds) for trial in self._trials(configuration)],
             "run": {key: self._plan.resolved[key] for key in sections if key in self._plan.resolved},
-            "diagnostics_every": self._plan.resolved.get("tracking", {}).get("diagnostics_every", 1),
+            "bounds": asdict(bounds_of(self._plan.resolved.get("tracking", {}))),
             "provenance": self._provenance,
         }
 
     def seeds(self, trial: Trial, started_ms: int) -> list[OpenRun]:
-        """The runs of a trial's seeds, with status RUNNING."""
+        """The runs of a trial's seeds, with status RUNNING; none with `seed_runs: false`."""
         parent = self.configuration(trial.configuration)
         runs = self._of_configuration(trial.configuration)
         out = []
-        for seed in trial.seeds:
+        for seed in trial.seeds if self.seed_runs else ():
             key = self._seed_key(trial, seed)
             run = runs.get(key)
             if run is None:
                 tags = self._tags("seed", key, trial.configuration) | {PARENT: parent, "foml.seed": str(seed)}
                 tags |= cut(self._provenance)
-                run = self._client.create_run(
-                    self._experiment, start_time=started_ms, run_name=f"seed {seed}", tags=tags
-                )
+                name = run_name(trial.configuration.label, seed)
+                run = self._client.create_run(self._experiment, start_time=started_ms, run_name=name, tags=tags)
             seed_run = OpenRun(str(run.info.run_id), self.points_of(run))
             self.set_params(seed_run.run_id, {**parameters(trial.configuration), "seed": str(seed)})
             if run.info.status != "RUNNING":
@@ -195,6 +270,8 @@ class RunTree(RunBatches):
         if parent not in self._running:
             self.set_status(parent, "RUNNING")
         self._cached = None
+        if self._existing is not None:
+            self._existing.add(trial.configuration.hash)
         return out
 
     def points_of(self, run: Any) -> set[tuple[str, int]]:
@@ -216,10 +293,11 @@ class RunTree(RunBatches):
         run = self._of_configuration(configuration).get(f"{self._key}/{configuration.hash}")
         if run is None or run.info.status != "FINISHED":
             return None
-        if run.data.tags.get("foml.complete_for") != self._seeds(configuration):
+        if run.data.tags.get(COMPLETE_FOR) != self._seeds(configuration):
             return None
         if run.data.tags.get(PARENT) != self.parent_id or run.data.tags.get(REMOVED):
-            self.tag(run.info.run_id, {PARENT: self.parent_id, REMOVED: ""})
+            tags = {PARENT: self.parent_id, REMOVED: "", **self._label_and_position(configuration)}
+            self.tag(run.info.run_id, tags)
         return run
 
     def damaged_tables(self, run: Any) -> dict[str, str]:
@@ -237,16 +315,32 @@ class RunTree(RunBatches):
     def complete(self, configuration: Configuration) -> None:
         """Mark a configuration as complete, which must be the last write to its run."""
         run_id = self.configuration(configuration)
-        self.tag(run_id, {"foml.complete_for": self._seeds(configuration)})
+        self.tag(run_id, {COMPLETE_FOR: self._seeds(configuration)})
         self.set_status(run_id, "FINISHED")
 
     def end(self, status: str, of_configurations: Mapping[str, str]) -> None:
         """End the runs that are still RUNNING: configurations as given by hash, seeds as KILLED, last the sweep."""
         for run in self._below("attributes.status = 'RUNNING'"):
             tags = run.data.tags
-            of_configuration = of_configurations.get(tags["foml.configuration"], "KILLED")
+            of_configuration = of_configurations.get(tags[CONFIGURATION], "KILLED")
             self.set_status(run.info.run_id, of_configuration if tags["foml.kind"] == "configuration" else "KILLED")
         self.set_status(self.parent_id, status)
+
+    def summarise(self, values: Mapping[str, float]) -> None:
+        """Set metrics of the sweep's run."""
+        now = time.time_ns() // 1_000_000
+        changed = {name: value for name, value in values.items() if self._metrics_of_sweep.get(name) != value}
+        self.send(self.parent_id, [Point(name, 0, value, now) for name, value in changed.items()])
+        self._metrics_of_sweep |= changed
+
+    def dataset(self, name: str, digest: str, path: str) -> None:
+        """Set the task store at this path as the data set of the sweep's run."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        source = json.dumps({"uri": path})
+        store = Dataset(name, digest[:_LONGEST_DIGEST], source_type="local", source=source)
+        context = [InputTag("mlflow.data.context", "stream")]
+        self._client.log_inputs(self.parent_id, datasets=[DatasetInput(store, context)])
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
         """Store a file with a run."""
@@ -264,10 +358,10 @@ class RunTree(RunBatches):
         return cut(
             {
                 "foml.kind": kind,
-                "foml.run_key": key,
+                RUN_KEY: key,
                 "foml.sweep": self._plan.name,
-                "foml.configuration": configuration.hash,
-                "foml.label": configuration.label,
+                CONFIGURATION: configuration.hash,
+                LABEL: configuration.label,
                 "foml.learner": configuration.learner,
                 "foml.needs_boundaries": str(boundaries).lower(),
                 POPULATION: configuration.population,

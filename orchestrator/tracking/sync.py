@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 from orchestrator.plan.plan import Configuration, Plan, Trial
 from orchestrator.protocol import metrics
 from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.storage import trial_log
 from orchestrator.storage.mirror import Mirror
 from orchestrator.storage.trial_log import machine_tags
 from orchestrator.tracking import points as tracking_points
 from orchestrator.tracking import tables
 from orchestrator.tracking.database import connect, experiment_id
-from orchestrator.tracking.provenance import Provenance
-from orchestrator.tracking.runs import STOPPED_AT, OpenRun, RunTree
+from orchestrator.tracking.names import fates_as_text
+from orchestrator.tracking.points import OBJECTIVE, WHOLE, Bounds
+from orchestrator.tracking.provenance import STORE, STORE_PATH, Provenance
+from orchestrator.tracking.runs import SEED_FATES, STOPPED_AT, OpenRun, RunTree
 
 LEARNER_FILE = "learner.pt"
 
@@ -71,9 +75,10 @@ class SweepSync:
         self._mirror = mirror
         self._uri, self._experiment, self._plan, self._root = uri, experiment, plan, root
         self._provenance, self._started_ms = provenance, started_ms
-        self._every: int = plan.resolved.get("tracking", {}).get("diagnostics_every", 1)
+        self._bounds = tracking_points.bounds_of(plan.resolved.get("tracking", {}))
         self._tree: RunTree | None = None
         self._complete: set[str] = set()
+        self._objectives: dict[str, float] = {}  # of complete configurations, by hash
         self._tracked: dict[str, TrackedTrial] = {}
 
     def trial(self, key: str) -> TrackedTrial:
@@ -95,6 +100,9 @@ class SweepSync:
             experiment = experiment_id(client, self._uri, self._experiment)
             tree = RunTree(client, experiment, self._plan, self._provenance.tags, self._started_ms)
             tree.texts(tree.parent_id, self._provenance.files)
+            tags = self._provenance.tags
+            if STORE in tags:
+                tree.dataset(self._plan.resolved["stream"]["name"], tags[STORE], tags[STORE_PATH])
             self._tree = tree
         return self._tree
 
@@ -162,8 +170,18 @@ class SweepSync:
             key = tracked.trial.configuration.hash
             both = (statuses.get(key, "FINISHED"), tracked.status or "KILLED")
             statuses[key] = max(both, key=("FINISHED", "KILLED", "FAILED").index)
+        tree.summarise(self._summary())
         tree.end(status, statuses)
         return tree.parent_id
+
+    def _summary(self) -> dict[str, float]:
+        """The metrics of the sweep's run: the best objective of complete configurations, and numbers of trials."""
+        statuses = [tracked.status for tracked in self._trials()]
+        numbers = {"trials": len(statuses), "trials_finished": statuses.count("FINISHED")}
+        numbers["trials_failed"] = statuses.count("FAILED")
+        objectives = [value for value in self._objectives.values() if math.isfinite(value)]
+        best = max if self._plan.resolved["objective"]["mode"] == "max" else min
+        return numbers | ({"best_objective": best(objectives)} if objectives else {})
 
     def _folder(self, tracked: TrackedTrial) -> Path:
         if self._mirror is not None:
@@ -187,13 +205,18 @@ class SweepSync:
     def _curves(self, tracked: TrackedTrial) -> Curves:
         return Curves(list(tracked.trial.seeds)) if tracked.curves is None else tracked.curves
 
-    def _fill(self, tracked: TrackedTrial) -> None:
-        """Take the curves of the newest chunk file, if it is longer."""
+    def _stored(self, tracked: TrackedTrial) -> Curves | None:
+        """The curves of the newest chunk file, if there is one."""
         from orchestrator.storage import chunk_files  # imports torch
 
         chunk = chunk_files.newest(self._folder(tracked))
-        if chunk is not None and chunk.batches > self._curves(tracked).batches:
-            tracked.curves = chunk.curves
+        return None if chunk is None else chunk.curves
+
+    def _fill(self, tracked: TrackedTrial) -> None:
+        """Take the curves of the newest chunk file, if it is longer."""
+        curves = self._stored(tracked)
+        if curves is not None and curves.batches > self._curves(tracked).batches:
+            tracked.curves = curves
 
     def _check(self, tracked: TrackedTrial) -> None:
         """Raise if batches were reported that no chunk file holds: a trial writes the file before it reports."""
@@ -204,7 +227,7 @@ class SweepSync:
     def _send(self, tracked: TrackedTrial) -> None:
         tree, curves = self.open(), self._curves(tracked)
         for row, run in enumerate(self._open_runs(tracked)):
-            tree.send(run.run_id, tracking_points.seed_points(curves, row, tracked.sent, self._every), run.has)
+            tree.send(run.run_id, tracking_points.seed_points(curves, row, tracked.sent, self._bounds), run.has)
             diverged = metrics.diverged_at(curves, row)
             if diverged >= tracked.sent:
                 tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})
@@ -219,6 +242,7 @@ class SweepSync:
             if run is not None:  # an earlier command has written everything
                 self._mend(configuration, run)
                 self._complete.add(configuration.hash)
+                self._objectives[configuration.hash] = run.data.metrics.get(OBJECTIVE, math.nan)
             elif tracked.status != "KILLED" or self._started(tracked):
                 self._end_seeds(tracked, tree)
             tracked.settled = True
@@ -242,8 +266,8 @@ class SweepSync:
         self._fill(tracked)
         self._send(tracked)
         curves = self._curves(tracked)
-        if tracked.status == "FINISHED":
-            for run, points in zip(runs, self._measured(tracked)[1], strict=True):
+        if tracked.status == "FINISHED" and runs:
+            for run, points in zip(runs, self._measured(tracked, self._bounds)[1], strict=True):
                 tree.send(run.run_id, points, run.has)
         tags = machine_tags(self._folder(tracked))
         tags |= {f"foml.{name}_mb": f"{value:.0f}" for name, value in tracking_points.peaks(curves).items()}
@@ -256,7 +280,9 @@ class SweepSync:
     def _started(self, tracked: TrackedTrial) -> bool:
         return tracked.open_runs is not None or any(self._folder(tracked).glob("chunk-*"))
 
-    def _measured(self, tracked: TrackedTrial) -> tuple[Curves, list[list[tracking_points.Point]]]:
+    def _measured(
+        self, tracked: TrackedTrial, bounds: Bounds = WHOLE
+    ) -> tuple[Curves, list[list[tracking_points.Point]]]:
         """A finished trial's curves, and for each of its seeds the points that exist only at the end."""
         from orchestrator.storage import chunk_files
 
@@ -266,7 +292,18 @@ class SweepSync:
         curves, size = chunk.curves, tracked.trial.configuration.batch_size
         costs = tracking_points.final_points(curves, int(chunk.state["position"]))
         seeds = range(len(curves.seeds))
-        return curves, [[*tracking_points.adaptation_points(curves, row, size), *costs] for row in seeds]
+        objective = self._objective(size)
+        return curves, [
+            [
+                *tracking_points.adaptation_points(curves, row, size, bounds),
+                *tracking_points.objective_points(curves, row, objective),
+                *costs,
+            ]
+            for row in seeds
+        ]
+
+    def _objective(self, batch_size: int) -> ObjectiveMetric:
+        return ObjectiveMetric.of(self._plan.resolved["objective"], batch_size)
 
     def _settle_configuration(self, configuration: Configuration) -> None:
         """Once all trials of a configuration have ended, write its mean curves, checkpoint and status."""
@@ -281,7 +318,35 @@ class SweepSync:
             self._summarise(configuration, trials)
         elif started:
             tree = self.open()
-            tree.set_status(tree.configuration(configuration), "FAILED" if "FAILED" in statuses else "KILLED")
+            run_id = tree.configuration(configuration)
+            stored = [(tracked, self._stored(tracked)) for tracked in trials]
+            curves = [part for _, part in stored if part is not None]
+            self._keep_seeds(run_id, trials, curves)
+            # Without its chunk files, MLflow's points are all that is left of a failed trial.
+            if all(part is not None for tracked, part in stored if tracked.status != "KILLED"):
+                frames = tables.of_configuration(curves, [[()] * len(part.seeds) for part in curves])
+                tree.keep_tables(run_id, {tables.CURVES_FILE: frames[tables.CURVES_FILE]})
+            tree.set_status(run_id, "FAILED" if "FAILED" in statuses else "KILLED")
+
+    def _keep_seeds(self, run_id: str, trials: Sequence[TrackedTrial], curves: Sequence[Curves]) -> None:
+        """Where seeds have no runs, store their final values with the configuration's, and how each ended."""
+        tree = self.open()
+        if tree.seed_runs:
+            return
+        diverged = {
+            seed: at
+            for part in curves
+            for row, seed in enumerate(part.seeds)
+            if (at := metrics.diverged_at(part, row)) >= 0
+        }
+        fates = [
+            (seed, tracked.status, diverged.get(seed), tracked.stopped_at)
+            for tracked in trials
+            for seed in tracked.trial.seeds
+        ]
+        messages = dict.fromkeys(tracked.message for tracked in trials if tracked.message)
+        tree.tag(run_id, {SEED_FATES: fates_as_text(fates), "foml.error": "; ".join(messages)})
+        tree.texts(run_id, {tables.SEEDS_FILE: tables.final_values(curves).to_csv(index=False)})
 
     def _keep_logs(self, configuration: Configuration, trials: Sequence[TrackedTrial]) -> None:
         """Store the logs of a configuration's trials, and tag its run with the machines that they ran on."""
@@ -298,12 +363,14 @@ class SweepSync:
 
     def _summarise(self, configuration: Configuration, trials: Sequence[TrackedTrial]) -> None:
         tree = self.open()
-        run_id = tree.configuration(configuration)
+        run_id, size = tree.configuration(configuration), configuration.batch_size
         curves, finals = zip(*(self._measured(tracked) for tracked in trials), strict=True)
-        objective = self._plan.resolved["objective"]["metric"]
         costs = [of_seeds[0] for of_seeds in finals]
-        points = tracking_points.configuration_points(curves, costs, objective, configuration.batch_size)
+        points = tracking_points.configuration_points(curves, costs, self._objective(size), size, self._bounds)
         tree.send(run_id, points, tree.points_of_configuration(configuration))
+        values = [point.value for point in points if point.metric == OBJECTIVE]
+        self._objectives[configuration.hash] = values[0] if values else math.nan
+        self._keep_seeds(run_id, trials, curves)
         diverged = [
             f"{seed} at batch {at}"
             for part in curves

@@ -7,27 +7,34 @@ can rename a column), a missing file, or a table of an earlier upload.
 from __future__ import annotations
 
 import hashlib
-import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from orchestrator.protocol import metrics
 from orchestrator.protocol.curves import Curves
-from orchestrator.tracking.points import Point, seed_points
+from orchestrator.tracking.names import INTERNAL
+from orchestrator.tracking.points import Point, metric_name, seed_curves
 
 CURVES_FILE = "curves.parquet"
 TEST_FILE = "test_error.parquet"
+SEEDS_FILE = "seeds.csv"
+"""With a configuration whose seeds have no runs, as MLflow's UI shows such a file as a table."""
 HINDSIGHT_FILE = "hindsight.parquet"
 """With the sweep's own run: the result of `orchestrator.protocol.hindsight.reference`."""
-_DIGEST = "foml.sha256."
+_DIGEST = f"{INTERNAL}sha256."
 """Prefix of the tag with a table's SHA-256; the table's name follows."""
 
 
+_Piece = tuple[int, str, Any, Any]  # seed, metric, steps, values
 _COLUMNS = ["seed", "metric", "step", "value"]
+ROW_GROUP = 262_144
+"""Rows of a row group, about one megabyte compressed: a reader of some rows skips the other groups."""
 
 
 class DamagedTable(ValueError):  # noqa: N818
@@ -44,7 +51,7 @@ def keep(client: Any, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Map
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in tables]
         for path in paths:
-            tables[path.name].to_parquet(path, index=False)
+            tables[path.name].to_parquet(path, index=False, compression="zstd", row_group_size=ROW_GROUP)
         digests = {_DIGEST + path.name: _sha256(path) for path in paths}
         client.log_batch(run_id, tags=[RunTag(key, value) for key, value in ({**(tags or {})} | digests).items()])
         for path in paths:
@@ -53,7 +60,12 @@ def keep(client: Any, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Map
 
 def digests(tags: Mapping[str, str], names: Iterable[str] = (CURVES_FILE, TEST_FILE, HINDSIGHT_FILE)) -> dict[str, str]:
     """Table → SHA-256, from a run's tags; runs of early versions have none."""
-    return {name: tags[_DIGEST + name] for name in names if _DIGEST + name in tags}
+    return {name: digest for name in names if (digest := tags.get(_DIGEST + name))}
+
+
+def without(name: str) -> dict[str, str]:
+    """The tags of a run whose table of this name is out of date."""
+    return {_DIGEST + name: ""}
 
 
 def read(client: Any, run_id: str, artifacts: str, name: str, digest: str | None) -> pd.DataFrame | None:
@@ -79,9 +91,12 @@ def read(client: Any, run_id: str, artifacts: str, name: str, digest: str | None
         if digest not in (None, _sha256(path)):
             raise DamagedTable("damaged (its SHA-256 differs)")
         try:
-            return pd.read_parquet(path)
+            table = pd.read_parquet(path)
         except (OSError, ValueError) as error:
             raise DamagedTable(f"damaged ({' '.join(str(error).split())[:200]})") from error
+    if name == CURVES_FILE:
+        table["metric"] = table.metric.map({name: metric_name(name) for name in table.metric.unique()})
+    return table
 
 
 def damaged(client: Any, run_id: str, artifacts: str, digests: Mapping[str, str]) -> dict[str, str]:
@@ -130,19 +145,51 @@ def of_configuration(curves: Sequence[Curves], finals: Sequence[Sequence[Sequenc
         curves: of each stack.
         finals: by stack and seed, the points that exist only at the end.
     """
-    points = [
-        (seed, point.metric, point.step, point.value)
-        for part, of_seeds in zip(curves, finals, strict=True)
-        for row, (seed, final) in enumerate(zip(part.seeds, of_seeds, strict=True))
-        for point in [*seed_points(part, row), *final]
-    ]
-    test_errors = [
-        (seed, "test_error", task, float(value))
-        for part in curves
-        if "test_error" in part.evaluations
-        for seed, by_task in zip(part.seeds, metrics.held_out(part, "test_error"), strict=True)
-        for task, value in enumerate(by_task)
-        if math.isfinite(value)
-    ]
-    rows = {CURVES_FILE: points, TEST_FILE: test_errors}
-    return {name: pd.DataFrame(of_table, columns=_COLUMNS) for name, of_table in rows.items()}
+    points, test_errors = list[_Piece](), list[_Piece]()
+    for part, of_seeds in zip(curves, finals, strict=True):
+        for row, (seed, final) in enumerate(zip(part.seeds, of_seeds, strict=True)):
+            points += [(seed, each.metric, each.steps, each.values) for each in seed_curves(part, row)]
+            for metric, of_metric in groupby(final, lambda point: point.metric):
+                steps, values = zip(*((point.step, point.value) for point in of_metric), strict=True)
+                points.append((seed, metric, steps, values))
+        if "test_error" in part.evaluations:
+            for seed, by_task in zip(part.seeds, metrics.held_out(part, "test_error"), strict=True):
+                tasks = np.flatnonzero(np.isfinite(by_task))
+                test_errors.append((seed, "test_error", tasks, by_task[tasks]))
+    return {CURVES_FILE: _joined(points), TEST_FILE: _joined(test_errors)}
+
+
+def final_values(curves: Sequence[Curves]) -> pd.DataFrame:
+    """One row per seed: the last value of each error by task, and the means of the curves by batch."""
+    rows = []
+    for part in curves:
+        by_task = metrics.held_out(part)
+        ends = {"validation_error": by_task, "cumulative_error": metrics.cumulative(by_task)}
+        for row, seed in enumerate(part.seeds):
+            diverged = metrics.diverged_at(part, row)
+            values: dict[str, Any] = {"seed": seed, "batches": part.batches, "diverged_at": None}
+            if diverged >= 0:
+                values["diverged_at"] = diverged
+            for name, curve in ends.items():
+                finite = curve[row][np.isfinite(curve[row])]
+                values[name] = finite[-1] if len(finite) else None
+            for name, curve in part.by_batch.items():
+                finite = curve[row][np.isfinite(curve[row])]
+                values[metric_name(name)] = finite.mean() if len(finite) else None
+            rows.append(values)
+    return pd.DataFrame(rows)
+
+
+def _joined(pieces: Sequence[_Piece]) -> pd.DataFrame:
+    """One table of all pieces; a pandas frame for each would take most of the time that a finished trial costs."""
+    if not pieces:
+        return pd.DataFrame(columns=_COLUMNS)
+    seeds, names, steps, values = zip(*pieces, strict=True)
+    lengths = [len(of_piece) for of_piece in steps]
+    columns = (
+        np.repeat(np.array(seeds), lengths),
+        np.repeat(np.array(names, dtype=object), lengths),
+        np.concatenate([np.asarray(of_piece, dtype=np.int64) for of_piece in steps]),
+        np.concatenate([np.asarray(of_piece, dtype=float) for of_piece in values]),
+    )
+    return pd.DataFrame(dict(zip(_COLUMNS, columns, strict=True)))

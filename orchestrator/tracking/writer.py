@@ -28,8 +28,10 @@ from streams.errors import masked
 __all__ = ["TrackingError", "TrackingProblem", "Writer", "forget", "prepare"]
 
 RETRY_S = 10.0
-PAUSE_S = 5.0
-"""Pause between two writes of one trial's curves: a call to MLflow costs as much as eighty points in it."""
+PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
+"""Bounds of the pause between two writes of a trial: a call to MLflow costs as much as eighty points in it."""
+SHARE = 0.2
+"""The most of the thread's time for trials that run; with more of them pauses are longer, and calls fewer."""
 _SWEEP = ""  # the key of the sweep itself, among those of trials
 
 logger = logging.getLogger(__name__)
@@ -238,9 +240,11 @@ class Writer:
                 del self._arriving[key]
         if not slices:
             return
-        self._next_at[key] = time.monotonic() + PAUSE_S
         self._sync.note_results(key, max(slice_.batches for slice_ in slices))
+        began = time.monotonic()
         self._try(key, partial(self._sync.write_results, key, slices))
+        now, running = time.monotonic(), len(self._next_at)
+        self._next_at[key] = now + max(PAUSE_S, min(LONGEST_PAUSE_S, (now - began) * running / SHARE))
 
     def _update(self, key: str) -> Callable[[], object]:
         return partial(self._sync.bring_up_to_date, key) if key else self._sync.open

@@ -4,20 +4,23 @@ import hashlib
 import io
 import os
 import re
+import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streams.errors import fault
+from streams.errors import SourceError, fault
 from streams.recipe import WHITE, Progress, silent
+from streams.store.cache import cache_folder
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,6 +29,13 @@ _MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGB
 _DEEP_MODES = ("I", "F")
 _DEEP_RAW_MODE = re.compile(r";16[BLN]$")  # not `BGR;16`, which is 16 bits per pixel
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
+
+Content = Path | bytes | np.ndarray[Any, np.dtype[np.uint8]] | Exception | None
+"""A file, a file's bytes, pixels [H, W] or [H, W, 3], why an image cannot be read, or None for no image."""
+_BLOCK = 256
+"""Images that are decoded together, whose contents are in memory."""
+_MOST_IN_MEMORY = 1 << 28
+"""Bytes of decoded images; more are in a temporary file, whose pages the system can move to the disk."""
 
 
 @dataclass(frozen=True)
@@ -62,45 +72,82 @@ class Decoded:
     remarks: tuple[str, ...]
 
 
-def decode(root: Path, names: Sequence[str], form: ImageFormat, progress: Progress = silent) -> Decoded:
+def decode(
+    root: Path,
+    names: Sequence[str],
+    form: ImageFormat,
+    progress: Progress = silent,
+    contents: Iterable[Content] | None = None,
+) -> Decoded:
     """Decode images, crop the middle square of each, and resize it.
 
-    Pillow releases the interpreter's lock, so that threads use all cores.
+    Pillow releases the interpreter's lock, so that threads use all cores. Contents are read block by block.
 
     Args:
         root: the folder that `names` are relative to.
-        names: paths of n files.
+        names: the names of n images; paths of files without `contents`.
         form: the format of the results.
-        progress: called with the number of decoded files.
+        progress: called with the number of decoded images.
+        contents: of the n images; the files if None.
+
+    Raises:
+        SourceError: there are more or fewer contents than names.
     """
-    pixels = np.empty((len(names), form.channels, form.size, form.size), dtype=np.uint8)
+    pixels = pixel_table((len(names), form.channels, form.size, form.size))
     bad: dict[int, str] = {}
     transparent: list[int] = []
     digest = hashlib.sha256()
 
-    def one(row: int) -> bytes:
+    def one(row: int, content: Content) -> bytes:
         path = root / names[row]
         try:
-            content = path.read_bytes()
+            read = content.read_bytes() if isinstance(content, Path) else content
         except OSError as error:
             bad[row] = fault(path, "cannot be read", error.strerror)
             return b""
+        if read is None or isinstance(read, Exception):
+            bad[row] = fault(path, "holds no image") if read is None else fault(path, "cannot be read", read)
+            return b""
         try:
-            picture = read_picture(content, form.channels, form.background)
+            picture = _picture(read, form)
             pixels[row] = _middle(picture.image, form)
             if picture.transparent:
                 transparent.append(row)
         except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error, ...
-            bad[row] = fault(path, "is not a complete image", _reason(content, error))
-        return hashlib.sha256(content).digest()
+            bad[row] = fault(path, "is not a complete image", _reason(read, error))
+        return hashlib.sha256(read if isinstance(read, bytes) else read.tobytes()).digest()
 
+    queue = iter((root / name for name in names) if contents is None else contents)
+    done = 0
     with pillow_warnings() as remarks, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for done, content_digest in enumerate(pool.map(one, range(len(names)))):
-            digest.update(names[done].encode() + b"\0" + content_digest)
-            progress("decoding images", done + 1, len(names))
+        while block := list(islice(queue, min(_BLOCK, len(names) - done + 1))):
+            if done + len(block) > len(names):
+                break
+            for content_digest in pool.map(one, range(done, done + len(block)), block):
+                digest.update(names[done].encode() + b"\0" + content_digest)
+                done += 1
+                progress("decoding images", done, len(names))
+    if done != len(names) or block:
+        raise SourceError(fault(root, f"must hold {len(names)} images, as listed", f"{done} or more", "it was changed"))
     if transparent:
         remarks.insert(0, transparency_remark(len(transparent), form.background))
     return Decoded(pixels, dict(sorted(bad.items())), digest.hexdigest(), tuple(remarks))
+
+
+def pixel_table(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """A new table of pixels; a large one is mapped from a temporary file in the cache folder.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    size = int(np.prod(shape))
+    if size <= _MOST_IN_MEMORY:
+        return np.empty(shape, dtype=np.uint8)
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=cache_folder()) as file:
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error now, and not a signal when a page is written
+            os.posix_fallocate(file.fileno(), 0, size)
+        return np.memmap(file, dtype=np.uint8, mode="w+", shape=shape)
 
 
 def is_colour(text: str) -> bool:
@@ -133,8 +180,16 @@ def pillow_warnings() -> Iterator[list[str]]:
     ]
 
 
-def _reason(content: bytes, error: Exception) -> str:
-    if not content:
+def _picture(content: bytes | npt.NDArray[np.uint8], form: ImageFormat) -> "Picture":
+    from PIL import Image
+
+    if isinstance(content, bytes):
+        return read_picture(content, form.channels, form.background)
+    return Picture(Image.fromarray(content).convert("RGB" if form.channels == 3 else "L"), False)
+
+
+def _reason(content: bytes | npt.NDArray[np.uint8], error: Exception) -> str:
+    if not len(content):
         return "0 bytes"
     kind = type(error).__name__
     if isinstance(error, UnsupportedImageError):

@@ -2,25 +2,34 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from streams.errors import SourceError, fault
 from streams.store.cache import cache_folder, locked
 
 
-def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> Path:
+def downloaded(
+    dataset: str,
+    folder: str,
+    complete: Callable[[Path], bool],
+    options: Sequence[Mapping[str, Any]] = ({},),
+    inside: str = "",
+) -> Path:
     """The folder of a data set in the cache, downloaded by torchvision if it is missing or incomplete.
 
     Args:
         dataset: the name of a class in `torchvision.datasets`.
         folder: the folder of that class's files, relative to its root.
         complete: returns whether a folder holds all files.
+        options: arguments of that class, once for each download.
+        inside: the folder that is the class's root, for a class that gives its files none.
 
     Raises:
         SourceError: torchvision is not installed, or the download failed.
     """
-    root = cache_folder() / "downloads"
+    root = cache_folder() / "downloads" / inside
     target, unfinished = root / folder, root / f".{dataset}.unfinished"
     with locked(root / dataset):
         if unfinished.exists():  # a killed process may have left a cut file, which torchvision would take for complete
@@ -35,7 +44,8 @@ def downloaded(dataset: str, folder: str, complete: Callable[[Path], bool]) -> P
                 ) from None
             try:
                 unfinished.touch()
-                getattr(datasets, dataset)(str(root), download=True)
+                for arguments in options:
+                    getattr(datasets, dataset)(str(root), download=True, **arguments)
             except (OSError, RuntimeError) as error:
                 remedy = f"name a folder with {dataset} by data"
                 raise SourceError(fault(dataset, "could not be downloaded", error, remedy)) from None

@@ -2,12 +2,13 @@
 
 import os
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 
 from streams.errors import SourceError, fault
 from streams.recipe import SPLITS, TEST, TRAIN, VALIDATION
 from streams.sources.decode import SUFFIXES
+from streams.sources.image_files import Listing
 
 SPLIT_OF = {
     **dict.fromkeys(("train", "training"), TRAIN),
@@ -20,25 +21,29 @@ _NO_CLASSES |= {"system volume information"}
 _REMEDY = "name a folder that holds a folder of images per class"
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The images of a folder.
+class Names:
+    """The names of the files in a folder or an archive.
 
     Attributes:
-        root: the folder.
-        files: n sorted paths of images in class folders, relative to the root.
-        labels: n class names.
-        splits: n numbers of the pools that the first level gives; None if it does not.
-        notices: what was understood and what is left out, for the manifest.
-        remarks: the suffixes of the files that are left out, and folders whose names suggest a split.
+        images: the paths of images.
+        others: the number of other files by suffix.
+        hidden: the number of images by the folder that is no class.
     """
 
-    root: Path
-    files: list[str]
-    labels: list[str]
-    splits: list[int] | None
-    notices: list[str]
-    remarks: list[str]
+    def __init__(self) -> None:
+        self.images: list[str] = []
+        self.others: Counter[str] = Counter()
+        self.hidden: Counter[str] = Counter()
+
+    def add(self, path: PurePath) -> None:
+        """Add one path."""
+        suffix, outside = path.suffix.lower(), _no_class(Path(path.parent))
+        if suffix not in SUFFIXES or path.name.startswith("."):
+            self.others["hidden" if path.name.startswith(".") else suffix or "without a suffix"] += 1
+        elif outside:
+            self.hidden[outside] += 1
+        else:
+            self.images.append(path.as_posix())
 
 
 def list_folder(data: str | None, given_split: bool = True, nested_classes: bool = False) -> Listing:
@@ -56,7 +61,16 @@ def list_folder(data: str | None, given_split: bool = True, nested_classes: bool
     root = Path(data or "").expanduser()
     if data is None or not root.is_dir():
         raise SourceError(fault(data, "data: must be a folder that exists", remedy=_REMEDY))
-    images, others, hidden = _walk(root)
+    return list_names(root, walk(root), given_split, nested_classes)
+
+
+def list_names(root: Path, names: Names, given_split: bool, nested_classes: bool) -> Listing:
+    """List the images in a folder or an archive by their names (see `list_folder`).
+
+    Raises:
+        SourceError: there is no image in a class folder.
+    """
+    images, others, hidden, data = sorted(names.images), names.others, names.hidden, root
     loose = [file for file in images if "/" not in file]
     files = [file for file in images if "/" in file]
     tops = {file.partition("/")[0] for file in files}
@@ -64,8 +78,8 @@ def list_folder(data: str | None, given_split: bool = True, nested_classes: bool
     pools = {SPLIT_OF.get(top.lower(), -1) for top in tops}
     if given_split and TRAIN in pools and pools & {VALIDATION, TEST} and -1 in pools:
         beside = next(top for top in sorted(tops) if top.lower() not in SPLIT_OF)
-        names = ", ".join(sorted(top for top in tops if top.lower() in SPLIT_OF))
-        remarks.append(f"{names} are taken as classes and not as the split, since {beside} is beside them")
+        pool_names = ", ".join(sorted(top for top in tops if top.lower() in SPLIT_OF))
+        remarks.append(f"{pool_names} are taken as classes and not as the split, since {beside} is beside them")
     if given_split and {TRAIN} <= pools <= set(SPLIT_OF.values()):
         if all(file.count("/") == 1 for file in files):
             rule = f"data: {', '.join(sorted(tops))} give the split and must hold a folder per class"
@@ -83,7 +97,20 @@ def list_folder(data: str | None, given_split: bool = True, nested_classes: bool
         words = f"{len(nested)} nested folders are parts of their classes, which are {len(classes)}"
         notices.append(f"{words}; nested_classes=true makes each folder a class")
     labels = ["/".join(steps if nested_classes else steps[:1]) for steps in folders]
-    return Listing(root, files, labels, split, notices, remarks)
+    return Listing("image folder", root, files, labels, notices, remarks, split)
+
+
+def with_tasks(listing: Listing, where: Path) -> Listing:
+    """The listing of an image folder with nested classes, of which the first folder is taken as the task.
+
+    Raises:
+        SourceError: a class is not in a folder of a task.
+    """
+    parts = [label.partition("/") for label in listing.labels]
+    if flat := next((task for task, slash, _ in parts if not slash), ""):
+        rule = "must hold a folder per task, with a folder per class in each"
+        raise SourceError(fault(where, rule, f"{flat} holds images"))
+    return replace(listing, labels=[label for _, _, label in parts], tasks=[task for task, _, _ in parts])
 
 
 def _split_notice(files: list[str], split: list[int] | None) -> list[str]:
@@ -120,27 +147,23 @@ def _by_suffix(others: Counter[str]) -> list[str]:
     return [f"left out by suffix: {kinds}{more}; images have {' '.join(sorted(SUFFIXES))}"]
 
 
-def _walk(root: Path) -> tuple[list[str], Counter[str], Counter[str]]:
-    """The sorted paths of images, the number of other files by suffix, and of images by the folder that is no class."""
-    images: list[str] = []
-    others: Counter[str] = Counter()
-    hidden: Counter[str] = Counter()
+def walk(root: Path) -> Names:
+    """What a folder holds, at any depth.
+
+    Raises:
+        SourceError: one line for every folder that cannot be read or occurs twice.
+    """
+    names = Names()
     unreadable: list[OSError] = []
     visited: dict[str, str] = {}
     faults: list[str] = []
-    for folder, below, names in os.walk(root, onerror=unreadable.append, followlinks=True):
-        outside = _no_class(Path(folder).relative_to(root))
-        no_classes = [name for name in below if outside or _no_class(Path(name))]
+    for folder, below, files in os.walk(root, onerror=unreadable.append, followlinks=True):
+        here = Path(folder).relative_to(root)
+        no_classes = [name for name in below if _no_class(here) or _no_class(Path(name))]
         below[:] = _new_folders(folder, sorted(set(below).difference(no_classes)), visited, faults)
         below += [name for name in no_classes if not os.path.islink(os.path.join(folder, name))]
-        for name in names:
-            suffix = Path(name).suffix.lower()
-            if suffix not in SUFFIXES or name.startswith("."):
-                others["hidden" if name.startswith(".") else suffix or "without a suffix"] += 1
-            elif outside:
-                hidden[outside] += 1
-            else:
-                images.append((Path(folder) / name).relative_to(root).as_posix())
+        for name in files:
+            names.add(here / name)
     faults += [
         fault(error.filename, "cannot be read", error.strerror)
         for error in unreadable
@@ -148,7 +171,7 @@ def _walk(root: Path) -> tuple[list[str], Counter[str], Counter[str]]:
     ]
     if faults:
         raise SourceError(*faults)
-    return sorted(images), others, hidden
+    return names
 
 
 def _no_class(folder: Path) -> str:

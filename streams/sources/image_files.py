@@ -1,6 +1,7 @@
-"""Reads image files of known classes, and splits the images of each class into pools."""
+"""Reads the listed images of a source, and splits the images of each class into pools: the contract of all readers."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,30 @@ from streams.errors import SourceError, fault
 from streams.pools import Rows, first_copies, split_pools
 from streams.randomness import generator
 from streams.recipe import TEST, TRAIN, VALIDATION, Collected, Images, Progress
-from streams.sources.decode import ImageFormat, decode
+from streams.sources.decode import Content, ImageFormat, decode, pixel_table
+from streams.sources.downloads import fingerprint
 
 READER_VERSION = 2
 """Part of the names of cached stores: raised when the same files give other images or pools."""
 
 
 @dataclass(frozen=True)
-class FileSource:
-    """Image files and the class of each.
+class Listing:
+    """The images of a source, listed with their classes before the first is decoded.
 
     Attributes:
         name: of the source, for the manifest.
-        root: the folder that `files` are relative to.
-        files: n paths, sorted.
+        root: the folder or file that `files` are relative to.
+        files: the names of n images, relative paths where each is a file; sorted where the source has no order.
         labels: n class names.
-        notices: lines about the choice of files, for the manifest.
-        remarks: lines about the choice of files that are printed only.
+        notices: lines about the choice of images, for the manifest.
+        remarks: lines about the choice of images that are printed only.
         splits: n numbers of the pools that the source gives (see `Images`); None if all pools are drawn.
+        class_names: the source's own order of classes; the order of text if None.
+        contents: returns the contents of the n images, in order; the files if None.
+        paths: the files whose state is the source's fingerprint; `files` if None.
+        tasks: n names of tasks; None if the source does not name them or they are not read.
+        order: n numbers or times that order the images; None likewise.
     """
 
     name: str
@@ -39,6 +46,15 @@ class FileSource:
     notices: Sequence[str] = ()
     remarks: Sequence[str] = ()
     splits: Sequence[int] | None = None
+    class_names: Sequence[str] | None = None
+    contents: Callable[[], Iterable[Content]] | None = None
+    paths: Sequence[Path] | None = None
+    tasks: Sequence[str] | None = None
+    order: Sequence[Any] | None = None
+
+    def fingerprint(self) -> str:
+        """A digest of the names, sizes and times of the files."""
+        return fingerprint((self.root / file for file in self.files) if self.paths is None else self.paths)
 
 
 @dataclass(frozen=True)
@@ -66,25 +82,33 @@ class Pools:
 
 
 def collect_files(
-    source: FileSource, form: ImageFormat, pools: Pools, skip_bad: bool, purpose: str, progress: Progress
+    source: Listing,
+    form: ImageFormat,
+    pools: Pools,
+    skip_bad: bool,
+    purpose: str,
+    progress: Progress,
+    stretches: int = 1,
 ) -> Collected:
-    """Decode the files and split the images of each class into the pools.
+    """Decode the images, and split those of each class into the pools; those of each task if the source gives tasks.
 
     Images with the same stored pixels are copies and are always in one pool: that of the first, or, if the source gives
     pools, the most withheld of theirs (test, validation, train).
 
     Args:
-        source: the files and their classes.
+        source: the images and their classes.
         form: the format of stored images.
         pools: the sizes of the pools.
-        skip_bad: leave bad files out and record them; otherwise they are an error.
+        skip_bad: leave bad images out and record them; otherwise they are an error.
         purpose: of the random split (see `randomness.generator`).
-        progress: called with the number of decoded files.
+        progress: called with the number of decoded images.
+        stretches: tasks of equal size that the images are cut into, if the source orders them and names no tasks.
 
     Raises:
-        SourceError: one line for every bad file, or for every class with too few images.
+        SourceError: one line for every bad image, or for every class or task with too few images.
     """
-    decoded = decode(source.root, source.files, form, progress)
+    contents = None if source.contents is None else source.contents()
+    decoded = decode(source.root, source.files, form, progress, contents)
     if decoded.bad and not skip_bad:
         raise SourceError(*shortened([*decoded.bad.values()], f"{source.root}: {{}} more images are bad"))
     good = np.setdiff1d(np.arange(len(source.files)), np.array([*decoded.bad], dtype=np.int64), assume_unique=True)
@@ -99,22 +123,82 @@ def collect_files(
     if not len(good):
         raise SourceError(fault(source.root, "must hold at least one image of a class that is large enough"))
     classes, names = classes_from_labels(labels, source.root)
-    # A copy of possibly many gigabytes only if files are left out.
-    pixels = decoded.pixels if len(good) == len(source.files) else decoded.pixels[good]
+    if source.class_names is not None:
+        present = [name for name in source.class_names if name in set(names)]
+        classes = np.array([present.index(name) for name in names], dtype=np.int32)[classes]
+        names = present
+    task_of, task_names = _task_of(source, good, stretches)
+    if task_names:
+        order = np.lexsort((good, _ranks(source.order, good), task_of))
+        good, classes, task_of = good[order], classes[order], task_of[order]
+    pixels = _rows_of(decoded.pixels, good)
     first = first_copies(pixels)
     notices += _copy_notices([source.files[row] for row in good], classes, first)
     pool_of = np.full(len(good), TRAIN) if source.splits is None else np.array(source.splits)[good]
+    group_of = task_of if task_names else classes
     if not pool_of.any():
-        distinct_of = np.bincount(np.unique(np.stack([classes, first]), axis=1)[0])
-        _check_sizes(names, np.bincount(classes), distinct_of, pools)
-    splits = _split(classes, first, pool_of, pools, generator(0, purpose))
+        groups = [f"task {name}" for name in task_names] or [f"class {name}" for name in names]
+        distinct_of = np.bincount(np.unique(np.stack([group_of, first]), axis=1)[0])
+        _check_sizes(groups, np.bincount(group_of), distinct_of, pools)
+    splits = _split(group_of, first, pool_of, pools, generator(0, purpose))
     record: dict[str, Any] = {"name": source.name, "files": {f"{len(source.files)} images": decoded.digest}}
     record["notices"] = notices
     record["skipped"] = [source.files[row] for row in decoded.bad]
     remarks = (*source.remarks, *decoded.remarks)
     if decoded.bad:
         remarks += (f"{len(decoded.bad)} images that cannot be read are left out",)
-    return Collected(pixels, Images(classes, splits, tuple(names)), record, remarks)
+    tasks = tuple(zip(task_names, np.bincount(task_of).tolist(), strict=True)) if task_names else ()
+    return Collected(pixels, Images(classes, splits, tuple(names), tasks), record, remarks)
+
+
+def _task_of(source: Listing, rows: Rows, stretches: int) -> tuple[npt.NDArray[np.int32], list[str]]:
+    """int32 [n]: the task of each row, and the tasks' names; no names if the source gives no tasks and no order."""
+    if source.tasks is not None:
+        tasks = [source.tasks[row] for row in rows.tolist()]
+        names = task_order(tasks)
+        number_of = {name: number for number, name in enumerate(names)}
+        return np.array([number_of[task] for task in tasks], dtype=np.int32), names
+    if source.order is None:
+        return np.zeros(len(rows), dtype=np.int32), []
+    if len(rows) < 3 * stretches:
+        rule = f"must have at least {3 * stretches} images to cut them into {stretches} tasks"
+        raise SourceError(fault(source.root, rule, len(rows), "lower tasks"))
+    position = np.empty(len(rows), dtype=np.int64)
+    position[np.lexsort((rows, _ranks(source.order, rows)))] = np.arange(len(rows))
+    return (position * stretches // len(rows)).astype(np.int32), [str(number + 1) for number in range(stretches)]
+
+
+def task_order(tasks: Sequence[str]) -> list[str]:
+    """The distinct names of tasks in the order of text, but numbers in them by value.
+
+    >>> task_order(["task10", "task2", "task10"]), task_order(["snow", "rain"])
+    (['task2', 'task10'], ['rain', 'snow'])
+    """
+    return sorted(
+        set(tasks),
+        key=lambda name: [
+            (part.isdecimal(), int(part) if part.isdecimal() else part) for part in re.split(r"([0-9]+)", name)
+        ],
+    )
+
+
+def _ranks(values: Sequence[Any] | None, rows: Rows) -> Rows:
+    """int64 [n]: the rank of each row's value; all 0 if there are none."""
+    if values is None:
+        return np.zeros(len(rows), dtype=np.int64)
+    chosen = [values[row] for row in rows.tolist()]
+    rank_of = {value: rank for rank, value in enumerate(sorted(set(chosen)))}
+    return np.array([rank_of[value] for value in chosen], dtype=np.int64)
+
+
+def _rows_of(pixels: npt.NDArray[np.uint8], rows: Rows) -> npt.NDArray[np.uint8]:
+    """These rows, without a second table in memory: in place if the rows ascend."""
+    if np.array_equal(rows, np.arange(len(pixels))):
+        return pixels
+    table = pixels[: len(rows)] if (np.diff(rows) > 0).all() else pixel_table((len(rows), *pixels.shape[1:]))
+    for start in range(0, len(rows), 4_096):
+        table[start : start + 4_096] = pixels[rows[start : start + 4_096]]
+    return table
 
 
 def shortened(lines: Sequence[str], rest: str, most: int = 50) -> list[str]:
@@ -158,7 +242,7 @@ def _copy_notices(files: Sequence[str], classes: npt.NDArray[np.int32], first: R
 
 
 def _check_sizes(names: Sequence[str], counts: Any, distinct_counts: Any, pools: Pools) -> None:
-    """Raise `SourceError` if a class has too few images, of which copies of one picture count once."""
+    """Raise `SourceError` if a class or task has too few images, of which copies of one picture count once."""
     faults = []
     for name, images, count in zip(names, counts.tolist(), distinct_counts.tolist(), strict=True):
         got = count if images == count else f"{count}, and {images - count} copies"
@@ -167,11 +251,11 @@ def _check_sizes(names: Sequence[str], counts: Any, distinct_counts: Any, pools:
             continue
         if count < 3 * pools.least:
             rule = f"must have at least {3 * pools.least} images, {pools.least} to train, validate and test each"
-            faults.append(fault(f"class {name}", rule, got, "add images or leave the class out"))
+            faults.append(fault(name, rule, got, f"add images or leave the {name.partition(' ')[0]} out"))
         else:
             shares = f"validation_share {pools.validation_share} and test_share {pools.test_share}"
             rule = f"{shares} must leave at least {pools.least} of its {count} images to train with"
-            faults.append(fault(f"class {name}", rule, max(training, 0), "lower the shares"))
+            faults.append(fault(name, rule, max(training, 0), "lower the shares"))
     if faults:
         raise SourceError(*faults)
 

@@ -47,6 +47,8 @@ def image_faults(where: object, pixels: Any, images: Images, views: Views | None
     if not faults:
         faults += _range(where, "classes", images.classes, len(images.class_names))
         faults += _range(where, "splits", images.splits, len(SPLITS))
+    if images.tasks and sum(count for _, count in images.tasks) != len(pixels):
+        faults.append(fault(where, f"tasks must have {len(pixels)} images", sum(count for _, count in images.tasks)))
     if (1 if views is None else len(views)) * len(pixels) > np.iinfo(np.int32).max:
         faults.append(fault(where, "views * images must be below 2**31, so that image ids are int32", len(pixels)))
     if views is not None and pixels.shape[1:] != (1, views.height, views.width):

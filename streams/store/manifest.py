@@ -16,6 +16,8 @@ from streams.errors import StoreError, fault
 from streams.store.canonical_json import digest
 
 FORMAT_VERSION = 1
+"""Of stores without views that a later version introduced (`View.format_version`), and part of the cache's names."""
+NEWEST_VERSION = 2
 NAME = "manifest.json"
 _NOT_IDENTITY = ("hash", "files")
 
@@ -74,8 +76,8 @@ def read(folder: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     version = values.get("format_version")
     if type(version) is not int or version < 1:
         raise StoreError(fault(path, "format_version: must be a whole number", version, "build the store again"))
-    if version > FORMAT_VERSION:
-        rule = f"format_version: this package reads versions up to {FORMAT_VERSION}"
+    if version > NEWEST_VERSION:
+        rule = f"format_version: this package reads versions up to {NEWEST_VERSION}"
         raise StoreError(fault(path, rule, version, "update foml-orchestrator or build the store again"))
     missing = [key for key in keys if key not in manifest]
     if missing:

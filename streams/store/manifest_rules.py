@@ -27,7 +27,7 @@ SEED_KEYS = ("seed", "rows", "tasks", "content", "store", "files", "hash")
 _INT32 = 2**31 - 1
 _LONG = 160
 _AGAIN = "write the manifest again"
-_VIEW = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, 180 or 270)"
+_VIEW = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0..359)"
 
 
 def store_faults(path: Path, manifest: dict[str, Any]) -> list[str]:
@@ -85,6 +85,7 @@ def _store_rules(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         return
     if not _is_whole(image.get("count")):
         yield "image.count: must be a whole number of at least 1", image.get("count")
+    yield from _task_rules(manifest.get("image_tasks", []), image.get("count"))
     stored = image.get("stored_shape")
     if not isinstance(stored, list) or len(stored) != 3 or not all(map(_is_whole, stored)):
         yield "image.stored_shape: must be three whole numbers of at least 1", stored
@@ -97,6 +98,15 @@ def _store_rules(manifest: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"image.shape: must be {shown}", image.get("shape")
     if views is not None:
         yield from _view_rules(views, stored, image.get("count"))
+
+
+def _task_rules(tasks: Any, count: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(tasks, list) or not all(
+        isinstance(task, dict) and isinstance(task.get("name"), str) and _is_whole(task.get("images")) for task in tasks
+    ):
+        yield "image_tasks: must be a list of mappings with a name and a number of images", tasks
+    elif tasks and sum(task["images"] for task in tasks) != count:
+        yield f"image_tasks: must have image.count, {count}, images", sum(task["images"] for task in tasks)
 
 
 def _view_rules(items: Any, stored: list[int], count: Any) -> Iterator[tuple[str, Any]]:
@@ -119,8 +129,11 @@ def _view_rules(items: Any, stored: list[int], count: Any) -> Iterator[tuple[str
 def _is_view(item: Any) -> bool:
     try:
         background, scale, rotation = item["background"], item["scale"], item["rotation"]
-        View(tuple(background), scale, rotation)
-    except (KeyError, TypeError, ValueError):
+        permutation = item.get("permutation")
+        View(tuple(background), scale, rotation, permutation)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    if rotation % 1 or not (permutation is None or _is_whole(permutation, 0)):
         return False
     return all(_is_whole(channel, 0) for channel in background) and bool not in (type(scale), type(rotation))
 

@@ -59,7 +59,9 @@ def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str
     column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, buffer])
     _write_table(folder / IMAGES, [column, pa.array(classes), pa.array(splits)], image_schema(width))
     manifest: dict[str, Any] = {
-        "format_version": manifests.FORMAT_VERSION,
+        "format_version": max(
+            [manifests.FORMAT_VERSION, *(view.format_version for view in (views.items if views else ()))]
+        ),
         "name": recipe.name,
         "recipe": recipe.identity(),
         "source": collected.source,
@@ -71,6 +73,8 @@ def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str
         "content": manifests.content_digest(pixels, classes, splits),
         "files": {IMAGES: manifests.file_entry(folder / IMAGES)},
     }
+    if images.tasks:
+        manifest["image_tasks"] = [{"name": name, "images": count} for name, count in images.tasks]
     return _write_manifest(folder, manifest)
 
 

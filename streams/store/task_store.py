@@ -174,8 +174,9 @@ class TaskStore:
 
     @property
     def images(self) -> Images:
-        """Classes, splits and class names of the stored images."""
-        return Images(self.classes_of, self.splits_of, tuple(self.manifest["class_names"]))
+        """Classes, splits, class names and tasks of the stored images."""
+        tasks = tuple((str(task["name"]), int(task["images"])) for task in self.manifest.get("image_tasks", []))
+        return Images(self.classes_of, self.splits_of, tuple(self.manifest["class_names"]), tasks)
 
     @cached_property
     def views(self) -> Views | None:

@@ -25,6 +25,7 @@ learners: [{{name: foml, K: {{grid: [1, 2]}}}}, {{name: online}}]
 seeds: 2
 chunk: 2
 resources: {{cpus: 1.5}}
+tracking: {{points: 1000}}
 """
 READ_BACK = """
 import json, mlflow

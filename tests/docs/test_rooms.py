@@ -17,17 +17,18 @@ TOPS = {
     "learners": {
         *("base", "state", "registry", "checkpoint", "batch", "images", "seeding"),
         *("foml", "tfs", "toe", "ftl", "ftml", "lwf", "icarl", "moca", "online", "replay"),
+        *("l2_init", "shrink_perturb", "der", "la_maml", "ewc"),
         *("training", "networks", "changepoint"),
     },
     "streams": {
         *("recipe", "schedule", "stream", "views", "errors", "options"),
         *("progress", "randomness", "class_tasks", "pools", "command_line"),
-        *("rainbow", "online_cifar100", "online_celeba", "image_folder"),
+        *("rainbow", "online_cifar100", "online_celeba", "image_folder", "images", "digits"),
         *("build", "inspect", "verify"),
         *("store", "sources"),
     },
     "orchestrator": {
-        *("errors", "cli", "predict", "rerun", "regret", "ship"),
+        *("errors", "cli", "list", "predict", "rerun", "regret", "ship", "show", "ui"),
         *("sweep", "doctor", "report", "execution", "cluster", "search", "tracking", "storage", "console"),
         *("plan", "config", "protocol", "system"),
     },
@@ -38,12 +39,12 @@ EVERYDAY = set(
     re.findall(
         r"\w+",
         """
-        api architecture architectures arguments atomic build cache callbacks canonical celeba chart charts checks cross requests
-        cifar100 cli cluster comparison console context conv cost count cuda database decisions decode
-        derived determinism doctor document downloads expand foml forecast ftl ftml graphs hardware health html
-        identity inspect jobs kubernetes launcher line load lwf messages mnist model models optim optuna output
-        ownership pcoc processes progress publish queue rainbow randomness reader registry rerun schema screen
-        seeding session ship siamese space stages strict sync tfs toe transport verify views window winograd writer
+        api architecture architectures archive arguments arrays atomic build cache callbacks canonical celeba chart charts checks cross requests
+        cifar cifar100 cli cluster comparison console context conv cost count cuda database decisions decode
+        der derived determinism digits doctor document downloads ewc expand foml forecast ftl ftml graphs hardware health html importance
+        identity init inspect jobs kubernetes l2 la launcher line list load lwf maml messages mnist model models optim optuna output
+        objects ownership parquet pcoc published perturb processes progress publish queue rainbow randomness reader registry rerun schema screen
+        seeding session ship show shrink siamese space stages strict sync tfs toe transport ui verify views window winograd writer
         """,
     )
 )

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
+from orchestrator.tracking.reader import load_curves
 
 ROOT = Path(__file__).parents[2]
 OWN = ("--learner-module", "my_learners.averaged", "--tracking-uri", "sqlite:///../mlflow.db")
@@ -30,9 +31,19 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_sweep_of_a_users_own_learner(folder: Path) -> None:
-    done = run(folder.parent, "-m", "orchestrator.sweep", "examples/own_learner.yaml", "--local", "--json", "--quiet")
+    """With the objective of the documentation."""
+    objective = "objective={function: my_objectives.worst.worst_task}"
+    words = ("examples/own_learner.yaml", objective, "--local", "--json", "--quiet")
+    done = run(folder.parent, "-m", "orchestrator.sweep", *words)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
+    assert (document["objective"], document["mode"]) == ("my_objectives.worst.worst_task", "min")
+    curves = load_curves("own-learner", f"sqlite:///{folder.parent}/mlflow.db")
+    highest = curves[curves.metric == "validation_error"].groupby(["configuration", "seed"]).value.max()
+    for one in document["configurations"]:
+        assert one["values"] == {str(seed): highest[one["configuration"], seed] for seed in (0, 1)}
+    means = [one["mean"] for one in document["configurations"]]
+    assert means == sorted(means)
     labels = {one["label"]: one for one in document["configurations"]}
     assert set(labels) == {"my_learners.averaged decay=0.5", "my_learners.averaged decay=0.9", "online"}
     assert all(one["usable"] and one["n"] == 2 for one in labels.values())
@@ -42,6 +53,30 @@ def test_a_sweep_of_a_users_own_learner(folder: Path) -> None:
     predicted = run(folder, "-m", "orchestrator.predict", run_id, picture, *OWN)
     assert predicted.returncode == 0, predicted.stderr
     assert predicted.stdout.startswith(f"{picture}: ") and " of 2 seeds)" in predicted.stdout
+
+
+def test_a_users_own_network_learns_and_predicts_from_its_checkpoint(folder: Path) -> None:
+    """With the learners of the YAML, in a separate process without Ray."""
+    script = """
+from pathlib import Path
+import torch
+from learners import checkpoint
+from orchestrator.config.load import load_sweep
+from orchestrator.plan.task_store import open_store
+from orchestrator.protocol import online
+sweep = load_sweep("own_network.yaml")
+store = open_store(sweep)
+for spec in sweep.learners:
+    run = online.assemble(store, spec.name, spec.fixed, sweep.seeds, network=sweep.network)
+    run.advance(8)
+    checkpoint.save(Path("a.pt"), spec.name, run.learner, sweep.network, store.shape)
+    loaded = checkpoint.load("a.pt", modules=["my_networks.strided"])
+    x = torch.rand(2, 3, *store.shape, generator=torch.Generator().manual_seed(0))
+    print(spec.name, run.curves.by_batch["online_loss"].shape, torch.equal(loaded.predict(x), run.learner.predict(x)))
+"""
+    done = run(folder, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["foml (2, 8) True", "icarl (2, 8) True"]
 
 
 def test_a_stream_from_a_folder_of_images_is_planned(folder: Path) -> None:

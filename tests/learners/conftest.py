@@ -91,7 +91,7 @@ class World:
     def quick(self, name: str, seeds: Sequence[int] = (0,), full: bool = False, **options: Any) -> Learner:
         """A learner with small size options, and with those of `options` that its `Options` class has."""
         small = {"updates_per_task": 3, "inner_steps": 2, "K": 3, "memory": 8 * self.classes, "update_batch": 4}
-        small |= {"window": 15, "hypotheses": 10}
+        small |= {"window": 15, "hypotheses": 10, "fisher_datapoints": 6}
         small |= options
         available = {option.name for option in fields(learner_class(name).options_class)}
         return self.learner(name, seeds, full, **{key: value for key, value in small.items() if key in available})

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from learners import checkpoint, names
+from learners import checkpoint, create, names
+from learners.networks.build import build, write
 
 
 @pytest.fixture
@@ -44,6 +45,60 @@ def test_saved_and_loaded_predicts_equal(
     assert list(loaded.setting.seeds) == [0, 7]
     assert torch.equal(loaded.predict(x), learner.predict(x))
     assert list(tmp_path.iterdir()) == [path]
+
+
+REFUSE_A_START = ("icarl", "moca", "tfs")
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_learner_starts_from_the_weights_of_another_or_refuses(rainbow, saved: Path, name: str) -> None:
+    source, learner = checkpoint.load(saved), rainbow.quick(name, (7, 0), full=True)
+    assert learner.can_start == (name not in REFUSE_A_START)
+    if not learner.can_start:
+        with pytest.raises(ValueError, match=r"^\w+ cannot start from the weights of a learner$"):
+            checkpoint.start(learner, saved, "rainbow")
+        return
+    x = rainbow.batch(77, (7, 0)).x
+    before = learner.predict(x)
+    checkpoint.start(learner, saved, "rainbow")
+    after = learner.predict(x)
+    assert not torch.equal(after, before)
+    assert torch.equal(after, source.predict(x.flip(0)).flip(0)), "each seed has the weights of its seed"
+    if name == "foml":
+        assert torch.equal(learner.theta, source.theta.flip(0)) and not torch.equal(learner.theta, learner.phi)
+    rainbow.drive(learner, 0, 4, predict=False)
+    assert not torch.equal(learner.predict(x), after)
+
+
+def test_one_saved_seed_serves_all(rainbow, tmp_path: Path) -> None:
+    source, path = rainbow.quick("online", (3,), full=True), tmp_path / "learner.pt"
+    rainbow.drive(source, 0, 2, predict=False)
+    checkpoint.save(path, "online", source, "rainbow", rainbow.image_shape)
+    learner = rainbow.quick("foml", (0, 7), full=True)
+    checkpoint.start(learner, path, "rainbow")
+    assert torch.equal(learner.phi, source.model.phi.expand(2, -1)) and torch.equal(learner.theta, learner.phi)
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(rainbow, saved: Path) -> None:
+    with pytest.raises(ValueError, match=r"must be of the network mlp \(got rainbow\)"):
+        checkpoint.start(rainbow.quick("online", (0, 7), full=True), saved, "mlp")
+    missing = r"must have one seed, or every seed of the sweep: \[5\] are not among \[0, 7\]"
+    with pytest.raises(ValueError, match=missing):
+        checkpoint.start(rainbow.quick("online", (0, 5), full=True), saved, "rainbow")
+
+
+def test_a_users_network_is_imported_only_if_its_module_is_named(smooth, tmp_path: Path) -> None:
+    path, own = tmp_path / "learner.pt", "tests.learners.networks.test_build"
+    network = write({"class": f"{own}.Plain"})
+    setting = replace(smooth.setting((0, 7)), network=build(network, smooth.image_shape, 3))
+    learner = create("online", {}, setting)
+    checkpoint.save(path, "online", learner, network, smooth.image_shape, images_per_datapoint=1)
+    with pytest.raises(ValueError, match="the module of the network's class must be one that you name"):
+        checkpoint.read(path)
+    read = checkpoint.read(path, modules=[own])
+    x = smooth.batch(70, (0, 7)).x.float()
+    assert torch.equal(read.learner.predict(x), learner.predict(x))
+    assert (read.network, read.images_per_datapoint) == (network, 1)
 
 
 def test_a_loaded_learner_cannot_be_trained(saved: Path, rainbow) -> None:
@@ -79,6 +134,23 @@ def test_a_flipped_bit_never_results_in_another_learner(saved: Path, rainbow) ->
         with pytest.raises(ValueError, match=r"learner\.pt: must be an intact file"):
             checkpoint.load(saved)
     assert refused > 40
+
+
+def test_a_flipped_bit_in_the_archives_directory_is_found_or_harmless(tmp_path: Path) -> None:
+    """Python's zipfile and `torch.load` read different parts of it; the second refuses some files that the first reads."""
+    path, numbers = tmp_path / "numbers.pt", torch.arange(5.0)
+    torch.save({"numbers": numbers}, path)
+    content = path.read_bytes()
+    refused = 0
+    for place in range(content.index(b"PK\x01\x02"), len(content), 3):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        if checkpoint.is_intact(path):
+            assert torch.equal(torch.load(path, weights_only=True)["numbers"], numbers)
+            continue
+        refused += 1
+    assert refused > 100
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """FOML against a separate implementation of Algorithm 1: no reset, no growth, no θ in a prediction."""
 
 import gc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from learners import learner_class
+from learners.base import StreamFacts
 from learners.seeding import generator
+from learners.training.optim import create_optimizer
+from learners.training.replicate_options import packed_options
 
 PARAMETERS = (("first.weight", (4, 6)), ("first.bias", (4,)), ("head.weight", (3, 4)), ("head.bias", (3,)))
 
@@ -153,8 +158,8 @@ def test_diagnostics_equal_their_formulas(smooth) -> None:
     diagnostics = learner.update(smooth.batch(3, (0, 1)))
     after = learner.phi
     assert torch.equal(diagnostics["distance"], (theta - after).norm(dim=1))
-    direct = (2 * 0.3 * ((theta - after) + (theta - phi))).norm(dim=1)
-    assert torch.allclose(diagnostics["meta_gradient_direct"], direct, rtol=1e-12)
+    direct = 2 * 0.3 * ((theta - after) + (theta - phi))
+    assert torch.allclose(diagnostics["meta_gradient_direct"], direct.norm(dim=1), rtol=1e-12)
     learner.replay.load_state_dict(before)
     replayed = learner.replay.sample(5)
     for r in range(2):
@@ -162,6 +167,17 @@ def test_diagnostics_equal_their_formulas(smooth) -> None:
         (v,) = torch.autograd.grad(F.cross_entropy(logits(at, replayed.x[r]), replayed.y[r]), at)
         v = v - 2 * 0.3 * (theta[r] - after[r])  # the contribution of the β₂ term at φ_j
         assert float(diagnostics["meta_gradient_rest"][r]) == pytest.approx(2 * 0.1 * 0.2 * float(v.norm()), rel=1e-10)
+        same = (direct[r] + 2 * 0.1 * 0.2 * v).sign() == direct[r].sign()
+        assert float(diagnostics["meta_gradient_same_sign"][r]) == float(same.double().mean())
+
+
+def test_the_share_of_equal_signs_is_of_live_parameters(rainbow) -> None:
+    """With β₁ = 0 the gradient is its direct part: all signs are equal where Adam's second moment is not zero."""
+    learner = rainbow.learner("foml", (0, 1), K=2, beta1=0.0)
+    diagnostics = rainbow.drive(learner, 0, 3)
+    assert diagnostics[-1]["meta_gradient_same_sign"].tolist() == [1.0, 1.0]
+    none = rainbow.learner("foml", K=2, beta2=0.0)
+    assert rainbow.drive(none, 0, 1)[0]["meta_gradient_same_sign"].tolist() == [0.0]
 
 
 def test_the_window_has_at_most_k_steps(smooth) -> None:
@@ -207,3 +223,137 @@ def test_memory_is_flat_once_the_window_is_full(smooth) -> None:
     after_ten = alive()
     smooth.drive(learner, 10, 60)
     assert alive() == after_ten
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_decoupled_pulls_do_not_go_through_the_optimisers(smooth, optimizer: str) -> None:
+    """φ ← φ − Opt₁(∇L) + c (θ − φ); θ ← θ − Opt₂(c ∇L(φ_j; D_m)) + e (φ_j − θ), K = 1."""
+    c, e, rates = 0.4, 0.3, {"alpha1": 0.05, "alpha2": 0.03}
+    kinds = {"online_optimizer": optimizer, "meta_optimizer": optimizer}
+    learner = smooth.learner("foml", (0, 1), K=1, pull="decoupled", beta1=c, beta2=e, **rates, **kinds)
+    phi = theta = learner.phi
+    first, second = create_optimizer(optimizer, 0.05), create_optimizer(optimizer, 0.03)
+    moments, meta_moments = first.initial(phi), second.initial(theta)
+
+    def gradient(at: Tensor, batch: Any) -> Tensor:
+        rows = []
+        for r in range(2):
+            leaf = at[r].clone().requires_grad_()
+            rows += torch.autograd.grad(F.cross_entropy(logits(leaf, batch.x[r]), batch.y[r]), leaf)
+        return torch.stack(rows)
+
+    for step in range(4):
+        batch = smooth.batch(step, (0, 1))
+        generators = learner.replay.state_dict()
+        diagnostics = learner.update(batch)
+        after = learner.replay.state_dict()
+        learner.replay.load_state_dict(generators)
+        replayed = learner.replay.sample(5)
+        learner.replay.load_state_dict(after)
+        stepped, moments = first.step(phi, gradient(phi, batch), moments)
+        phi = stepped + c * (theta - phi)
+        meta = c * gradient(phi, replayed)
+        stepped, meta_moments = second.step(theta, meta, meta_moments)
+        theta = stepped + e * (phi - theta)
+        assert torch.allclose(learner.phi, phi, rtol=1e-11, atol=1e-13)
+        assert torch.allclose(learner.theta, theta, rtol=1e-11, atol=1e-13)
+        assert torch.allclose(diagnostics["meta_gradient_rest"], meta.norm(dim=1), rtol=1e-11)
+    assert learner.network.gradient_evaluations == 4 * 2 * 5
+
+
+def test_decoupled_pulls_are_shares() -> None:
+    kind = learner_class("foml")
+    facts = StreamFacts(batch_size=10, held_back=0)
+    rule = "must be at most 1 with pull: decoupled"
+    assert [*kind.check(kind.options_class(beta1=1.5, beta2=2.0), facts)] == []
+    options = kind.options_class(beta1=1.5, beta2=2.0, pull="decoupled")
+    assert [*kind.check(options, facts)] == [("beta1", rule), ("beta2", rule)]
+
+
+def test_decoupled_resumes_bit_for_bit(rainbow) -> None:
+    options = {"K": 3, "pull": "decoupled", "beta1": 0.5, "beta2": 0.5}
+    reference = rainbow.learner("foml", (0, 1), **options)
+    rainbow.drive(reference, 0, 4)
+    other = rainbow.learner("foml", (0, 1), **options)
+    other.load_state_dict(reference.state_dict())
+    other.restore_seen(rainbow.seen(4, (0, 1)))
+    for learner in (reference, other):
+        rainbow.drive(learner, 4, 6)
+    assert torch.equal(other.theta, reference.theta)
+    assert torch.equal(other.phi, reference.phi)
+
+
+def test_online_replay_without_pull_is_replay(smooth) -> None:
+    """β₁ = 0 and no meta-updates: φ is that of the baseline, with the same draws."""
+    learner = smooth.learner("foml", (0, 1), alpha1=0.02, beta1=0.0, meta_updates=False, online_replay=True)
+    replay = smooth.learner("replay", (0, 1), alpha1=0.02)
+    for step in range(4):
+        batch = smooth.batch(step, (0, 1))
+        mine, its = learner.update(batch), replay.update(batch)
+        assert torch.equal(learner.phi, replay.model.phi)
+        assert torch.equal(mine["loss"], its["loss"])
+    assert learner.network.gradient_evaluations == 4 * 10
+
+
+def test_online_replay_resumes_and_differentiates_through_joint_batches(rainbow) -> None:
+    options = {"K": 3, "online_replay": True}
+    reference = rainbow.learner("foml", (0, 1), **options)
+    rainbow.drive(reference, 0, 4)
+    assert [len(step.batch) for step in reference.window] == [10] * 3
+    other = rainbow.learner("foml", (0, 1), **options)
+    other.load_state_dict(reference.state_dict())
+    other.restore_seen(rainbow.seen(4, (0, 1)))
+    before = other.network.gradient_evaluations
+    for learner in (reference, other):
+        rainbow.drive(learner, 4, 6)
+    assert torch.equal(other.theta, reference.theta)
+    # Each batch: 10 online, 5 for D_m, and two Hessian-vector products of 10 datapoints, which count twice.
+    assert other.network.gradient_evaluations - before == 2 * (10 + 5 + 2 * 2 * 10)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"pull": "decoupled"},
+        {"meta_gradient": "first_order", "online_optimizer": "sgd", "meta_optimizer": "sgd"},
+        {"meta_path": "unrolled"},
+        {"meta_path": "unrolled", "pull": "decoupled", "adam_zero": "exact"},
+    ],
+    ids=lambda variant: "-".join(map(str, variant.values())),
+)
+def test_configurations_in_a_stack_equal_each_alone(rainbow, variant: dict[str, str]) -> None:
+    """Bit for bit, with different rates and pulls; `unrolled`, which runs under autograd, up to rounding."""
+    same = partial(torch.allclose, rtol=1e-9, atol=1e-11) if "unrolled" in variant.values() else torch.equal
+    kind = learner_class("foml")
+    options = [
+        kind.options_class(K=3, alpha1=rate, alpha2=rate / 3, beta1=pull, beta2=pull / 7, **variant)
+        for rate, pull in ((0.01, 0.3), (0.003, 0.9), (0.02, 0.0))
+    ]
+    stack = kind(packed_options(options, 1, kind.changeable), rainbow.setting((2, 2, 2)))
+    rainbow.drive(stack, 0, 6)
+    for r, one in enumerate(options):
+        alone = kind(one, rainbow.setting((2,)))
+        rainbow.drive(alone, 0, 6)
+        assert same(stack.phi[r : r + 1], alone.phi)
+        assert same(stack.theta[r : r + 1], alone.theta)
+    assert not torch.equal(stack.theta[0], stack.theta[1])
+
+
+def test_a_state_holds_the_input_of_the_oldest_step_of_the_window_only(rainbow) -> None:
+    reference = rainbow.quick("foml", K=3, online_optimizer="adam")
+    rainbow.drive(reference, 0, 6, predict=False)
+    state = reference.state_dict()
+    assert [set(step) for step in state["window"]] == [
+        {"theta", "ids", "y", "phi", "statistics", "before"}, {"theta", "ids", "y"}, {"theta", "ids", "y"},
+    ]  # fmt: skip
+    # The states of earlier versions hold the input of each step.
+    inputs = [{"phi": s.phi, "statistics": s.statistics, "before": tuple(s.before)} for s in reference.window]
+    earlier = [step | of_step for step, of_step in zip(state["window"], inputs, strict=True)]
+    for window in (state["window"], earlier):
+        other = rainbow.quick("foml", K=3, online_optimizer="adam")
+        other.load_state_dict({**state, "window": window})
+        for step, expected in zip(other.window, reference.window, strict=True):
+            assert torch.equal(step.phi, expected.phi) and torch.equal(step.gradient, expected.gradient)
+            assert torch.equal(step.new_phi, expected.new_phi) and torch.equal(step.statistics, expected.statistics)
+            assert all(torch.equal(a, b) for a, b in zip(step.before[:2], expected.before[:2], strict=True))
+        assert torch.equal(other.window[-1].new_phi, other.phi)

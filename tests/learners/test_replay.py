@@ -35,3 +35,29 @@ def test_a_short_batch_is_joined_with_equally_many_old_datapoints(smooth) -> Non
     learner.update(smooth.batch(1, count=2))
     assert learner.setting.network.gradient_evaluations == 10 + 4
     assert learner.replay.size == 7
+
+
+def test_alternate_steps_on_the_new_batch_and_then_on_old_datapoints(smooth) -> None:
+    """Two updates for each batch: new, replayed, new, replayed, all with one Adam."""
+    learner = smooth.learner("replay", (0, 1), alpha1=0.02, step="alternate", updates_per_batch=2)
+    by_hand = smooth.learner("replay", (0, 1), alpha1=0.02)
+    for step in range(3):
+        batch = smooth.batch(step, (0, 1))
+        diagnostics = learner.update(batch)
+        by_hand.replay.add(batch)
+        losses = []
+        for _ in range(2):
+            losses += [by_hand.model.learn(batch), by_hand.model.learn(by_hand.replay.sample(5))]
+        assert torch.equal(learner.model.phi, by_hand.model.phi)
+        assert torch.equal(diagnostics["loss"], torch.stack(losses, 1).mean(1))
+    assert learner.setting.network.gradient_evaluations == 3 * 2 * 10
+
+
+def test_each_update_for_a_batch_draws_other_old_datapoints(smooth) -> None:
+    learner, by_hand = (smooth.learner("replay", (0, 1), alpha1=0.02, **o) for o in ({"updates_per_batch": 3}, {}))
+    batch = smooth.batch(0, (0, 1))
+    learner.update(batch)
+    by_hand.replay.add(batch)
+    for _ in range(3):
+        by_hand.model.learn(batch.concatenate(by_hand.replay.sample(5)))
+    assert torch.equal(learner.model.phi, by_hand.model.phi)

@@ -12,6 +12,7 @@ MODEL = ("phi", "statistics", "moments")
 BUDGET = ("seen", "owed")
 REPLAY = {"replay": ("generators",)}
 STATES = {
+    "der": {"model": MODEL, "draws": None, "positions": None, "logits": None, "seen": None, **REPLAY},
     "foml": {
         "phi": None,
         "theta": None,
@@ -40,6 +41,7 @@ STATES = {
         "starts": None,
         **REPLAY,
     },
+    "ewc": {"model": MODEL, "fisher": None, "anchor": None, "recent": None, "labels": None},
     "icarl": {
         "model": MODEL,
         "teacher": MODEL,
@@ -51,6 +53,8 @@ STATES = {
         "means": None,
         **REPLAY,
     },
+    "l2_init": {"model": MODEL, "initial": None},
+    "la_maml": {"phi": None, "rates": None, "statistics": None, **REPLAY},
     "lwf": {"model": MODEL, "teacher": MODEL, "task": None},
     "moca": {
         "parameters": None,
@@ -66,6 +70,7 @@ STATES = {
     },
     "online": {"model": MODEL},
     "replay": {"model": MODEL, **REPLAY},
+    "shrink_perturb": {"model": MODEL, "noise": None, "batches": None},
     "tfs": {"model": MODEL, "budget": BUDGET, "task": None, "task_start": None, **REPLAY},
     "toe": {"model": MODEL, "budget": BUDGET, **REPLAY},
 }

@@ -105,7 +105,7 @@ def assert_same(one: Curves, two: Curves) -> None:
     for name in one.by_batch:
         assert np.array_equal(one.by_batch[name], two.by_batch[name], equal_nan=True), name
     for name in one.evaluations:
-        assert np.array_equal(one.evaluations[name], two.evaluations[name]), name
+        assert np.array_equal(one.evaluations[name], two.evaluations[name], equal_nan=True), name
 
 
 def uri(folder: Path) -> str:

@@ -18,7 +18,7 @@ from orchestrator.tracking import writer as tracking
 from streams.store.canonical_json import digest
 
 BATCHES, BATCHES_PER_TASK, CHUNK, BATCH_SIZE = 60, 10, 20, 10
-DIAGNOSTICS_EVERY = 7
+POINTS, DIAGNOSTICS_EVERY = 100, 7
 START_MS = 1_700_000_000_000
 
 
@@ -48,6 +48,8 @@ class SyntheticSweep:
             {name: column[(at >= start) & (at < stop)] for name, column in whole.evaluations.items()},
             {name: column[chunked] for name, column in whole.chunks.items()},
             [batch if batch < stop else -1 for batch in whole.diverged],
+            total_batches=whole.total_batches,
+            total_tasks=whole.total_tasks,
         )
 
     def write_chunk(self, trial: Trial, stop: int | None = None) -> None:
@@ -113,6 +115,8 @@ def curves_of(trial: Trial, batches: int = BATCHES, level: float = 0.5) -> Curve
             "seconds": np.full(len(ends), 0.5),
             "gradient_evaluations": np.diff(ends, prepend=0) * BATCH_SIZE * 3,
         },
+        total_batches=batches,
+        total_tasks=tasks,
     )
 
 
@@ -121,7 +125,7 @@ def make_sweep(root: Path, name: str, *trials: Trial, batches: int = BATCHES) ->
         "name": name,
         "objective": {"metric": "cumulative_error", "mode": "min"},
         "seeds": [0, 1, 2],
-        "tracking": {"diagnostics_every": DIAGNOSTICS_EVERY},
+        "tracking": {"points": POINTS, "diagnostics_every": DIAGNOSTICS_EVERY},
     }
     return SyntheticSweep(
         root, Plan(name, trials, resolved), {trial.key: curves_of(trial, batches) for trial in trials}

@@ -33,7 +33,7 @@ def test_help_lists_every_command_and_loads_no_heavy_library() -> None:
     assert done.stdout.startswith("usage: foml [-h] [--version] COMMAND\n"), done.stderr
     assert done.stdout.endswith("\n[]\n")
     assert [line.split()[0] for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in cli.COMMANDS] == [
-        "sweep", "report", "predict", "rerun", "regret", "doctor", "ship", "build", "inspect", "verify",
+        "sweep", "list", "show", "report", "ui", "predict", "rerun", "regret", "doctor", "ship", "build", "inspect", "verify",
     ]  # fmt: skip
 
 

@@ -43,7 +43,12 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "home"), [("run_sweep", "orchestrator.sweep.api"), ("load_curves", "orchestrator.tracking.reader")]
+    ("name", "home"),
+    [
+        ("run_sweep", "orchestrator.sweep.api"),
+        ("run_one", "orchestrator.sweep.one_run"),
+        ("load_curves", "orchestrator.tracking.reader"),
+    ],
 )
 def test_public_functions_are_those_of_their_rooms(name: str, home: str) -> None:
     import importlib
@@ -54,3 +59,7 @@ def test_public_functions_are_those_of_their_rooms(name: str, home: str) -> None
     assert getattr(orchestrator, name) is getattr(importlib.import_module(home), name)
     with pytest.raises(AttributeError, match="module orchestrator has no attribute run_swep"):
         orchestrator.run_swep  # noqa: B018
+
+
+def test_list_and_show_start_without_torch_ray_and_mlflow() -> None:
+    assert not loaded_by("import orchestrator.list, orchestrator.show") & HEAVY

@@ -98,7 +98,9 @@ def test_a_seeds_run_has_that_seed_only(runs, images):
 
 def test_the_command(runs, images, capsys):
     paths, pixels = images
+    torch.set_num_threads(2)
     assert predict.main([runs["foml"], *paths, "--tracking-uri", runs["uri"]]) == 0
+    assert torch.get_num_threads() == 1
     output = capsys.readouterr()
     assert output.err == ""
     for line, path, each in zip(

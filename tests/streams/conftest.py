@@ -117,6 +117,15 @@ def made_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def made_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of 3 tasks of 2 classes with 20 PNGs each: task in red, class in blue, image in green."""
+    folder = tmp_path_factory.mktemp("made") / "tasks"
+    for task, label, image in np.ndindex(3, 2, 20):
+        write_image(folder / f"task{task}" / "ab"[label] / f"{image:02d}.png", (80 * task, 12 * image, 200 * label))
+    return folder
+
+
+@pytest.fixture(scope="session")
 def made_celeba(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with CelebA's layout: identities 1 to 9 with 20 images each, identity 10 with 19."""
     folder = tmp_path_factory.mktemp("made") / "celeba"

@@ -1,13 +1,18 @@
 """Pairs and chains of classes: exact halves, no image paired with itself, the number of classes kept."""
 
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from streams.build import build
 from streams.class_tasks import class_chain, draw_pairs
+from streams.errors import OptionError, SourceError
+from streams.images import ImagePairs, SingleImages
 from streams.pools import split_pools
 from streams.randomness import generator
 
@@ -101,3 +106,58 @@ def test_a_generator_has_fixed_values() -> None:
     assert draw.integers(1_000, size=5).tolist() == [198, 251, 302, 894, 123]
     assert draw.permutation(8).tolist() == [4, 1, 5, 0, 2, 6, 7, 3]
     assert draw.random().hex() == "0x1.419ba08794bf8p-1"
+
+
+SMALL: dict[str, Any] = {"train": 20, "validation": 4, "test": 4, "size": 8}
+
+
+def test_a_partition_has_each_class_in_one_task(made_folder: Path, tmp_path: Path) -> None:
+    recipe = SingleImages(data=str(made_folder), tasks=5, classes_per_task=2, partition=True, **SMALL)
+    store = build(recipe, [0, 1], tmp_path / "store")
+    orders = []
+    for seed in (0, 1):
+        table = store.table(seed)
+        names = [name for task in table.tasks for name in task["classes"]]
+        assert len(names) == len(set(names)) == 10
+        for task, about in enumerate(table.tasks):
+            mine = table.task == task
+            assert {store.label_names[label] for label in table.label[mine]} == set(about["classes"])
+        orders.append(names)
+    assert orders[0] != orders[1]
+    with pytest.raises(SourceError, match=r"6 tasks of 2 classes, no class twice, need 12 classes \(got 11\)"):
+        build(
+            SingleImages(data=str(made_folder), tasks=6, classes_per_task=2, partition=True, **SMALL),
+            [0],
+            tmp_path / "no",
+        )
+    with pytest.raises(OptionError, match=r"images\.keep: must be 0 with partition \(got 1\)"):
+        build(SingleImages(data=str(made_folder), partition=True, keep=1), [0], tmp_path / "no")
+
+
+def test_the_classes_of_each_task_can_be_named(made_folder: Path, tmp_path: Path) -> None:
+    chain: list[list[str | int]] = [["class 03", "class 01"], ["class 07"], ["class 01", "class 02", "class 10"]]
+    store = build(SingleImages(data=str(made_folder), task_classes=chain, **SMALL), [0, 1], tmp_path / "store")
+    for seed in (0, 1):
+        table = store.table(seed)
+        assert [task["classes"] for task in table.tasks] == chain
+        assert [task["train"] for task in table.tasks] == [8, 8, 8]  # all that the smallest task, of one class, has
+        for task, names in enumerate(chain):
+            assert {store.label_names[label] for label in table.label[table.task == task]} <= set(names)
+    assert not np.array_equal(store.table(0).image_ids, store.table(1).image_ids)
+    pairs = build(ImagePairs(data=str(made_folder), task_classes=chain[:1], **SMALL), [0], tmp_path / "pairs").table(0)
+    assert (len(pairs.tasks), pairs.label.mean()) == (1, 0.5)
+
+
+def test_wrong_names_of_classes_are_reported(made_folder: Path, tmp_path: Path) -> None:
+    recipe = SingleImages(data=str(made_folder), size=8, task_classes=[["class 01", "cat"], [5]])
+    with pytest.raises(SourceError) as raised:
+        build(recipe, [0], tmp_path / "store")
+    known = ", ".join(f"class {number:02d}" for number in range(10))
+    rule = f"images.task_classes: must be names of classes, such as {known}, ..."
+    assert raised.value.faults == (f"{rule} (got 5)", f"{rule} (got cat)")
+    with pytest.raises(OptionError) as wrong:
+        build(ImagePairs(data=str(made_folder), task_classes=[["a"], ["b", "b"], ["c", "d"]]), [0], tmp_path / "store")
+    assert wrong.value.faults == (
+        "image_pairs.task_classes[0]: must name at least 2 classes, each once (got a)",
+        "image_pairs.task_classes[1]: must name at least 2 classes, each once (got b, b)",
+    )

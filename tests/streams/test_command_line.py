@@ -1,5 +1,10 @@
 """The form of every command line: help, usage errors, exit codes."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from streams import build, inspect, verify
@@ -76,7 +81,7 @@ def test_errors_of_the_user_and_interrupts_become_exit_codes(capsys: pytest.Capt
     assert [main(StoreError), main(error=FullError)] == [2, 130]
     assert capsys.readouterr().err == "one line\nanother line\n" * 2
     assert main(KeyboardInterrupt) == 130
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "interrupted\n"
     with pytest.raises(ZeroDivisionError):
         main(ZeroDivisionError)
 
@@ -88,3 +93,53 @@ def test_commands_of_streams_use_it(module: object, capsys: pytest.CaptureFixtur
             module.main([], prog) if prog == "foml x" else module.main([])  # type: ignore[attr-defined]
         assert exit_info.value.code == 2
         assert capsys.readouterr().err.startswith(f"{prog}: error: the following arguments are required: ")
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("streams.build", []),
+        ("orchestrator.sweep", []),
+        ("orchestrator.report", []),
+        ("orchestrator.doctor", []),
+        ("orchestrator.predict", []),
+        ("orchestrator.cli", ["sweep"]),
+    ],
+)
+def test_a_ctrl_c_while_a_command_imports_is_one_line(module: str, words: list[str], tmp_path: Path) -> None:
+    """A module in the current folder stands in for NumPy, which every command imports."""
+    (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{path}".rstrip(os.pathsep)},
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[-1] == "interrupted" and "Traceback" not in done.stderr
+
+
+def test_a_second_ctrl_c_while_the_first_is_reported_is_exit_code_130(tmp_path: Path) -> None:
+    (tmp_path / "streams_of_mine.py").write_text("import streams, sys; print(sys.excepthook is sys.__excepthook__)")
+    script = """
+import os, signal, time
+from streams.command_line import end_interrupted_in_one_line
+end_interrupted_in_one_line()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("the first")
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+"""
+    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{tmp_path}"}
+    twice, other = (
+        subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=180, env=environment)
+        for words in (["-c", script], ["-m", "streams_of_mine"])
+    )
+    assert (twice.returncode, twice.stdout, twice.stderr) == (130, "the first\n", "interrupted\n")
+    assert other.stdout == "True\n"  # a process of someone else's keeps its traceback

@@ -103,7 +103,9 @@ def test_invalid_views_are_refused() -> None:
     for arguments, message in (
         (((0, 0, 256),), "within 0..255"),
         (((0, 0, 0), 0.25), "scale must be 1 or 0.5"),
-        (((0, 0, 0), 1.0, 45), "rotation must be"),
+        (((0, 0, 0), 1.0, 360), "rotation must be within 0..359"),
+        (((0, 0, 0), 0.5, 45), "a rotation by 45 degrees needs scale 1"),
+        (((0, 0, 0), 1.0, 90, 1), "a permutation must be 0 or above, with scale 1 and rotation 0"),
     ):
         with pytest.raises(ValueError, match=message):
             View(*arguments)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from learners.networks import network as network_module
+from learners.networks import tangent as tangent_module
 from learners.networks.architectures import NETWORKS, EmbeddingNet, RainbowNet, SiameseNet
 from learners.networks.build import build
 from learners.networks.network import Network, _flatten, _unflatten, cross_entropy
@@ -84,7 +86,14 @@ def test_global_generator_is_unchanged(name: str, tangent: bool) -> None:
 
 
 @pytest.mark.parametrize(("name", "tangent"), KINDS)
-def test_a_stack_equals_each_replicate_alone(name: str, tangent: bool) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_a_stack_equals_each_replicate_alone(
+    name: str, tangent: bool, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one, as on a CPU, and all together, as on a GPU."""
+    if together:
+        for module in (network_module, tangent_module):
+            monkeypatch.setattr(module, "groups_of", lambda stack: [slice(0, len(stack))])
     net = network(name, tangent)
     phi, statistics = net.initial([0, 1, 2])
     x, y = batch(name, 3)

@@ -165,7 +165,7 @@ def test_all_replicates_in_one_pass(name: str, size: tuple[int, int], monkeypatc
     phi, statistics = network.initial([0, 1, 2])
     x, loss, v = pictures(name, size, 3), cross_entropy(labels(3)), direction(phi)
     one_by_one = network.training_pass(phi, statistics, x, loss, twice=True)
-    monkeypatch.setattr(network, "groups", lambda phi: [slice(0, len(phi))])
+    monkeypatch.setattr(tangent, "groups_of", lambda phi: [slice(0, len(phi))])
     at_once = network.training_pass(phi, statistics, x, loss, twice=True)
     assert distance(at_once.gradient, one_by_one.gradient) < 1e-10
     assert distance(at_once.statistics, one_by_one.statistics) < 1e-12
@@ -353,7 +353,7 @@ def test_embedding_passes_of_a_stack(name: str, size: tuple[int, int], monkeypat
         alone = network.embedding_pass(phi[one], statistics[one], x[one])
         assert torch.equal(alone.features, together.features[one])
         assert torch.equal(alone.backward(w[one]), gradient[one])
-    monkeypatch.setattr(network, "groups", lambda phi: [slice(0, len(phi))])
+    monkeypatch.setattr(tangent, "groups_of", lambda phi: [slice(0, len(phi))])
     at_once = network.embedding_pass(phi, statistics, x)
     assert distance(at_once.features, together.features) < 1e-10
     assert distance(at_once.backward(w), gradient) < 1e-10

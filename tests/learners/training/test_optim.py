@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from learners.training.optim import SGD, Adam, Cotangents, Moments, create_optimizer
+from learners.training.optim import Adam, Cotangents, Moments, create_optimizer
 
 
 def gradients(steps: int, shape: tuple[int, ...] = (2, 7)) -> list[torch.Tensor]:
@@ -107,13 +107,11 @@ def test_the_mask_covers_roots_of_at_most_epsilon(gradient: float) -> None:
         assert float(gamma) == pytest.approx(float(expected), rel=1e-9)
 
 
-def test_masked_share() -> None:
+def test_dead_parameters() -> None:
     adam = Adam(0.001)
     # Bias-corrected, the roots after the first step are 0, 1e-8 · √0.9 and 1e-8 · √1.1; two are at most ε = 1e-8.
     s = torch.tensor([[0.0, 1.0, 0.9e-19, 1.1e-19], [1.0, 1.0, 1.0, 0.9e-19]], dtype=torch.float64)
-    assert adam.masked(Moments(s, s, 1)).tolist() == [0.5, 0.25]
-    with pytest.raises(TypeError, match="SGD has no moments"):
-        SGD(0.1).masked(Moments(None, None, 1))
+    assert adam.dead(Moments(s, s, 1)).tolist() == [[True, False, True, False], [False, False, False, True]]
 
 
 def test_autograd_through_a_zero_second_moment_is_not_nan() -> None:

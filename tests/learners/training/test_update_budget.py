@@ -41,3 +41,19 @@ def test_state() -> None:
     other = UpdateBudget(5, batches_per_task=7, growth=3, growth_every=25)
     other.load_state_dict(original.state_dict())
     assert [other.grant(10) for _ in range(9)] == [original.grant(10) for _ in range(9)]
+
+
+def test_a_task_in_the_middle_of_a_batch_receives_all_updates() -> None:
+    """Tasks of 905 in batches of 10 that end with their task: 90 and a half, or a half and 90, both of n = 91."""
+    budget = UpdateBudget(50, batches_per_task=91)
+    for sizes in ([10] * 90 + [5], [5] + [10] * 90):
+        budget.restart()
+        assert sum(budget.grant(size) for size in sizes) == 50
+
+
+def test_a_task_with_a_batch_more_receives_the_updates_of_that_batch() -> None:
+    """Tasks of 19 in batches of 10, n = 2: the second has 1, 10 and 8 datapoints."""
+    budget = UpdateBudget(50, batches_per_task=2)
+    assert [budget.grant(10), budget.grant(9)] == [25, 25]
+    budget.restart()
+    assert [budget.grant(1), budget.grant(10), budget.grant(8)] == [25, 25, 25]

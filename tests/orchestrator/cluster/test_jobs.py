@@ -39,14 +39,14 @@ exec {sys.executable} "$@"
 
 
 def test_faults_of_a_cluster_file_are_printed_and_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main(["--cluster", str(ROOT / "cluster.yaml")]) == 2
+    assert __main__.main(["--cluster", str(ROOT / "deploy/gcp.yaml")]) == 2
     errors = capsys.readouterr().err
-    assert "metadata.image: must be filled in (got FILL-IN)" in errors
+    assert "provider.project_id: must be filled in (got FILL-IN)" in errors
     assert "Traceback" not in errors
 
 
 def test_a_refusal_is_also_a_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main(["--cluster", str(ROOT / "cluster.yaml"), "--json"]) == 2
+    assert __main__.main(["--cluster", str(ROOT / "deploy/gcp.yaml"), "--json"]) == 2
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert document["exit_code"] == 2 and document["problems"] == captured.err.splitlines()
@@ -188,6 +188,26 @@ def test_a_sweep_that_is_killed_or_left_has_a_document(shared: Path, capsys: pyt
     document = json.loads(capsys.readouterr().out)
     assert (document["sweep"], document["exit_code"]) == ("tiny", 137)
     assert document["problems"] == ["tiny: ended without a result; the same command resumes it"]
+
+
+def test_the_head_receives_the_secrets_that_it_needs_in_a_file_of_its_user_only(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command on the head writes its arguments down instead of running a sweep."""
+    (shared.parent / "home/foml-venv/bin/python").write_text(f'#!/bin/bash\necho "$@" >{shared}/arguments\nexit 2\n')
+    words = ["tracking.uri=http://me:geheim@host:5000", "tracking.experiment=mine"]
+    for address in ("s3://id:schluessel@bucket/results", "results"):
+        (shared / "arguments").unlink(missing_ok=True)
+        assert __main__.main(["--cluster", "cluster.yaml", "sweep.yaml", *words, f"storage={address}"]) == 2
+        file = shared / "jobs/tiny.yaml"
+        document = yaml.safe_load(file.read_text())
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert document["tracking"] == {"experiment": "mine"}
+        assert document["storage"] == (address if "s3" in address else str(shared / "results"))
+        arguments = (shared / "arguments").read_text()
+        assert arguments.startswith("-m orchestrator.sweep jobs/tiny.yaml tracking.uri=sqlite:")
+        shown = [arguments, *capsys.readouterr(), *(path.read_text() for path in shared.glob("jobs/tiny.[!y]*"))]
+        assert not any("geheim" in text or "schluessel" in text for text in shown)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -1,6 +1,9 @@
 """Cluster files: the project's own four are valid, and each fault of a changed one is one line."""
 
-from collections.abc import Callable
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +12,20 @@ import ray
 import yaml
 
 from orchestrator import ship
-from orchestrator.cluster.launcher_file import check_cluster_file, is_cluster_file, read_cluster_file
+from orchestrator.cluster.images import PARAMETER
+from orchestrator.cluster.launcher_file import (
+    check_cluster_file,
+    is_cluster_file,
+    read_cluster_file,
+    unreachable_hosts,
+)
+from orchestrator.doctor import __main__ as doctor
 from orchestrator.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = ["cluster.yaml", "deploy/gcp.yaml", "deploy/onprem.yaml", "deploy/kuberay.yaml"]
-AMI = "ami-0123456789abcdef0"
 TO_FILL_IN = {
-    "cluster.yaml": {"FILL-IN": AMI},
+    "cluster.yaml": {},
     "deploy/gcp.yaml": {
         "sourceImage: FILL-IN": "sourceImage: projects/p/global/images/ubuntu-2204-nvidia-580-v20260801",
         "FILL-IN": "my-project",
@@ -60,7 +69,7 @@ def faults_of(folder: Path, name: str, change: Callable[[Any], object]) -> list[
 def test_the_projects_files_are_valid_once_filled_in(name: str, laptop: Path) -> None:
     faults = check_cluster_file(ROOT / name, name)
     assert all("must be filled in (got FILL-IN)" in line for line in faults)
-    count = {"cluster.yaml": 1, "deploy/gcp.yaml": 2, "deploy/onprem.yaml": 3, "deploy/kuberay.yaml": 3}[name]
+    count = {"cluster.yaml": 0, "deploy/gcp.yaml": 2, "deploy/onprem.yaml": 3, "deploy/kuberay.yaml": 3}[name]
     assert len(faults) == count
     (laptop / "filled.yaml").write_text(filled_in(name), encoding="utf-8")
     assert check_cluster_file(laptop / "filled.yaml") == []
@@ -110,6 +119,7 @@ AWS_FAULTS: list[tuple[Callable[[Any], object], str]] = [
     (lambda d: gpu(d)["node_config"].update(InstanceMarketOptions={"MarketTyp": "spot"}), 'c.yaml: available_node_types.gpu.node_config: AWS: Unknown parameter in InstanceMarketOptions: "MarketTyp"'),
     (lambda d: gpu(d)["node_config"].update(BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": "150"}}]), "c.yaml: available_node_types.gpu.node_config: AWS: Invalid type for parameter BlockDeviceMappings[0].Ebs.VolumeSize, value: 150"),
     (lambda d: gpu(d)["node_config"].update(ImageId="latest_dlami"), "c.yaml: available_node_types.gpu.node_config.ImageId: must be one version of an image (got latest_dlami)"),
+    (lambda d: d["head_start_ray_commands"].pop(2), f"c.yaml: available_node_types.gpu.node_config.ImageId: must be an id: the role that Ray gives the head may not read SSM's parameters (got resolve:ssm:{PARAMETER}); run doctor with --fill"),
     (lambda d: d.update(docker={"image": "rayproject/ray:latest", "container_name": "r"}), "c.yaml: docker.image: must be one version of an image (got rayproject/ray:latest)"),
     (lambda d: d["file_mounts"].update({"~/x": "no/such/folder"}), "c.yaml: file_mounts[~/x]: must exist (got no/such/folder); paths start at the working directory"),
     (lambda d: d["file_mounts"].pop("~/.ray/auth_token"), "c.yaml: file_mounts: must bring the cluster's token to every node; add ~/.ray/auth_token: ~/.foml/auth_token"),
@@ -117,7 +127,7 @@ AWS_FAULTS: list[tuple[Callable[[Any], object], str]] = [
     (lambda d: d.pop("worker_start_ray_commands"), "c.yaml: worker_start_ray_commands: must set RAY_AUTH_MODE=token for `ray start`: anyone who can reach"),
     (lambda d: started(d, "head_start_ray_commands", "RAY_AUTH_MODE=token", ""), "c.yaml: head_start_ray_commands: must set RAY_AUTH_MODE=token for `ray start`: anyone who can reach"),
     (lambda d: d["provider"].update(aws_credentials={"aws_access_key_id": "AKIAABCDEFGHIJKLMNOP"}), "c.yaml: provider.aws_credentials.aws_access_key_id: must not hold a secret"),
-    (lambda d: started(d, "head_start_ray_commands", "export ", "export RAY_AUTH_TOKEN=0123456789abcdef "), "c.yaml: head_start_ray_commands[2]: must not hold a secret"),
+    (lambda d: started(d, "head_start_ray_commands", "export ", "export RAY_AUTH_TOKEN=0123456789abcdef "), "c.yaml: head_start_ray_commands[3]: must not hold a secret"),
 ]  # fmt: skip
 
 
@@ -170,3 +180,56 @@ def test_all_faults_are_reported_together_and_files_that_cannot_be_read(laptop: 
     assert "must be a readable file" in check_cluster_file(laptop / "none.yaml")[0]
     with pytest.raises(ConfigError, match="must be filled in"):
         read_cluster_file(ROOT / "deploy/onprem.yaml")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cluster file with hosts whose ports are those of ssh's configuration, here a script: open, closed, by proxy."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as closed:
+        ports = {"up": listening.getsockname()[1], "down": closed.getsockname()[1]}
+        closed.close()
+        ssh = tmp_path / "bin/ssh"
+        ssh.parent.mkdir()
+        cases = "".join(f"{host}) echo hostname 127.0.0.1; echo port {port} ;;\n" for host, port in ports.items())
+        ssh.write_text(f'#!/bin/bash\ncase $3 in\n{cases}inside) echo "proxyjump gate" ;;\n*) exit 255 ;;\nesac\n')
+        ssh.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        file = tmp_path / "cluster.yaml"
+        provider = {"type": "local", "head_ip": "up", "worker_ips": ["down", "inside", "up", "no.such.host.invalid"]}
+        file.write_text(yaml.safe_dump({"cluster_name": "x", "provider": provider}))
+        yield file
+
+
+def test_hosts_that_do_not_answer_are_named(hosts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    remedy = "start the host, or correct its address; --offline leaves this check out"
+    down, unknown = unreachable_hosts(hosts)
+    assert down.startswith(f"{hosts}: provider.worker_ips[0]: must answer ssh within 2 s (port ")
+    assert down.endswith(f": Connection refused) (got down); {remedy}")
+    assert unknown.startswith(f"{hosts}: provider.worker_ips[3]: must answer ssh within 2 s (port 22: ")
+    assert unknown.endswith(f" (got no.such.host.invalid); {remedy}")
+    assert doctor.main([str(hosts)]) == 1
+    assert f"FAULT  {down}" in capsys.readouterr().out.splitlines()
+    assert doctor.main([str(hosts), "--offline"]) == 1  # its other faults
+    assert "must answer ssh" not in capsys.readouterr().out
+
+
+def test_hosts_are_asked_in_parallel(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(20)
+
+    def silent(address: tuple[str, int], timeout: float) -> None:
+        together.wait(60)  # until all have been asked
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", silent)
+    workers = [f"192.0.2.{n}" for n in range(20)]
+    hosts.write_text(yaml.safe_dump({"provider": {"type": "local", "head_ip": "FILL-IN", "worker_ips": workers}}))
+    lines = unreachable_hosts(hosts)
+    assert len(lines) == 20 and all("(port 22: timed out) (got 192.0.2." in line for line in lines)
+
+
+def test_a_cloud_and_a_faulty_file_name_no_hosts(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    for text in ("provider: {type: aws}\ncluster_name: x\n", "provider: [1]\n", "{", "- 1\n"):
+        file.write_text(text)
+        assert unreachable_hosts(file) == []
+    assert unreachable_hosts(tmp_path / "missing.yaml") == []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.config.load import check_sweep, default_file, load_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
+from orchestrator.plan.expand import make_plan
 
 GOOD = {
     "name": "mine",
@@ -90,13 +91,19 @@ def test_a_valid_sweep_has_its_defaults() -> None:
         ({"batch_size": 10**9}, "mine.yaml: batch_size: must be less than or equal to 100000 (got 1000000000)"),
         ({"batch_size": 10**5000}, "mine.yaml: batch_size: must be a whole number between -2^63 and 2^63 (got a number of 16610 bits)"),
         ({"batch_size": ".5e2"}, "mine.yaml: batch_size: must be a whole number (got '.5e2')"),
-        ({"chunk": 10**9}, "mine.yaml: chunk: must be less than or equal to 1000000 (got 1000000000)"),
+        ({"chunk": 10**9}, "mine.yaml: chunk: must be auto, or a whole number from 1 to 1000000 (got 1000000000)"),
+        ({"chunk": "often"}, "mine.yaml: chunk: must be auto, or a whole number from 1 to 1000000 (got often)"),
         ({"learners": [{"name": "foml", "K": 10**9}]}, "mine.yaml: learners[0].K: must be less than or equal to 1000 (got 1000000000)"),
         ({"learners": [{"name": "foml", **{key: {"grid": list(range(1, 1001))} for key in ("K", "meta_every", "alpha1", "alpha2")}}]}, "mine.yaml: learners: must be at most 20,000 configurations, grids crossed and times search.samples (got 1,000,000,000,000); use shorter grids, or draw values with search.samples"),
         ({"learners": [{"name": "foml", "beta1": {"uniform": [0.1, 0.2]}}], "search": {"samples": 20_001}}, "mine.yaml: learners: must be at most 20,000 configurations, grids crossed and times search.samples (got 20,001); use shorter grids, or draw values with search.samples"),
         ({1: 2}, "mine.yaml: a key must be text (got 1); write it in quotes"),
-        ({"learners": [{"name": "fmol"}]}, "mine.yaml: learners[0].name: must be one of foml, ftl, ftml, icarl, lwf, moca, online, replay, tfs, toe (got fmol); did you mean foml?"),
-        ({"network": "siamese"}, "mine.yaml: network: must be rainbow for a stream of 1 image(s) a datapoint (got siamese)"),
+        ({"learners": [{"name": "fmol"}]}, "mine.yaml: learners[0].name: must be one of der, ewc, foml, ftl, ftml, icarl, l2_init, la_maml, lwf, moca, online, replay, shrink_perturb, tfs, toe (got fmol); did you mean foml?"),
+        ({"network": "siamese"}, "mine.yaml: network: must be one of rainbow, mlp, resnet18 for a stream of 1 image(s) a datapoint (got siamese); or a mapping with class: module.Class"),
+        ({"network": {"name": "mlp", "hiden": 3}}, "mine.yaml: network.hiden: unknown key (got 3); did you mean hidden?"),
+        ({"network": {"name": "mlp", "hidden": 0}}, "mine.yaml: network.hidden: must be greater than or equal to 1 (got 0)"),
+        ({"network": {"name": "rainbow", "init": "xavier"}}, "mine.yaml: network.init: must be 'default', 'he' or 'glorot' (got xavier)"),
+        ({"network": {"class": "nowhere.Net"}}, "mine.yaml: network: class nowhere.Net: nowhere.Net must be a class that can be imported (ModuleNotFoundError: No module named 'nowhere'); it is called with image_shape, classes and the options"),
+        ({"network": {"class": "torch.nn.Linear", "size": 3}}, "mine.yaml: network: class torch.nn.Linear: got an unexpected keyword argument 'size'; it is called with image_shape, classes and the options"),
     ],
 )  # fmt: skip
 def test_one_fault_is_one_line(change: dict[str, object], expected: str | None) -> None:
@@ -237,6 +244,126 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     assert changed.document.search.samples == 2
 
 
+@pytest.mark.parametrize(
+    ("objective", "resolved"),
+    [
+        ({}, {"metric": "cumulative_error", "mode": "min"}),
+        ("online_error", {"metric": "online_error", "mode": "min"}),
+        ({"metric": "forward_transfer"}, {"metric": "forward_transfer", "mode": "max"}),
+        ({"metric": "validation_error", "last": 10}, {"metric": "validation_error", "mode": "min", "last": 10}),
+        ({"metric": "points_to", "error": 0.3}, {"metric": "points_to", "mode": "min", "error": 0.3}),
+        ({"function": "mine.of", "mode": "max"}, {"function": "mine.of", "mode": "max"}),
+        ({"function": "mine.of"}, {"function": "mine.of", "mode": "min"}),
+    ],
+)
+def test_objectives_are_resolved_without_what_is_not_given(objective: object, resolved: dict[str, object]) -> None:
+    """The objective identifies a sweep, so that keys of a later version must not appear in those of earlier ones."""
+    document = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
+    sweep = check_sweep(document | {"objective": objective})
+    assert make_plan(sweep, "store").resolved["objective"] == resolved
+
+
+@pytest.mark.parametrize(
+    ("objective", "line"),
+    [
+        ({"metric": "cumulative_error", "mode": "max"}, "objective: mode must be min for cumulative_error"),
+        ({"metric": "forward_transfer", "mode": "min"}, "objective: mode must be max for forward_transfer"),
+        ({"metric": "online_error", "function": "a.b"}, "objective: must have metric or function, not both"),
+        ({"metric": "seconds", "last": 3}, "objective: last goes with validation_error and online_error"),
+        ({"metric": "points_to"}, "objective: error goes with points_to, and points_to needs it, such as error: 0.3"),
+    ],
+)
+def test_objectives_that_contradict_themselves_are_refused(objective: dict[str, object], line: str) -> None:
+    document = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
+    with pytest.raises(ConfigError) as caught:
+        check_sweep(document | {"objective": objective})
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"configuration: {line}")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"evaluate_past": 0}, "evaluate_past: must be end, or every n tasks: a whole number of at least 1 (got 0)"),
+        (
+            {"evaluate_past": "all"},
+            "evaluate_past: must be end, or every n tasks: a whole number of at least 1 (got all)",
+        ),
+        ({"objective": "forgetting"}, "objective forgetting needs evaluate_past, such as evaluate_past: end"),
+    ],
+)
+def test_past_tasks_are_evaluated_at_the_end_or_every_n_tasks(change: dict[str, object], line: str) -> None:
+    document = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
+    with pytest.raises(ConfigError) as caught:
+        check_sweep(document | change)
+    (fault,) = caught.value.faults
+    assert fault.startswith(f"configuration: {line}")
+
+
+def test_evaluating_past_tasks_makes_another_configuration_and_none_keeps_the_hash() -> None:
+    document = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}
+    trials = [
+        make_plan(check_sweep(document | change), "store").trials[0].configuration
+        for change in (
+            {},
+            {"evaluate_past": None},
+            {"evaluate_past": "end"},
+            {"evaluate_past": 5},
+            {"evaluate_past": "end", "objective": "forgetting"},
+        )
+    ]
+    assert trials[0].hash == trials[1].hash and trials[2].hash == trials[4].hash
+    assert len({trial.hash for trial in trials}) == 3
+    assert trials[3].evaluate_past == 5
+
+
+def test_population_based_training_needs_an_error_as_objective() -> None:
+    learners = [{"name": "online", "alpha1": {"loguniform": [1e-4, 1e-2]}}]
+    document = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": 1}
+    search = {"samples": 4, "scheduler": "pbt"}
+    with pytest.raises(ConfigError) as caught:
+        check_sweep(document | {"search": search, "objective": "seconds"})
+    assert str(caught.value) == (
+        "configuration: objective: must be cumulative_error, validation_error or online_error where the scheduler is pbt "
+        "(got {'metric': 'seconds', 'mode': 'min'})"
+    )
+
+
+def test_values_with_commas_are_a_grid_on_the_command_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml}]\nseeds: 3\n")
+    sweep = load_sweep(path, ["foml.K=1,5,10", "foml.online_optimizer=adam,sgd", "seeds=4,5"])
+    spaces = sweep.learners[0].spaces
+    assert {key: (space.kind, space.values) for key, space in spaces.items()} == {
+        "K": ("grid", (1, 5, 10)),
+        "online_optimizer": ("grid", ("adam", "sgd")),
+    }
+    assert sweep.seeds == [4, 5]
+    # The journal holds the source: a resumed sweep has the same grid.
+    assert sweep.source["learners"] == [
+        {"name": "foml", "K": {"grid": [1, 5, 10]}, "online_optimizer": {"grid": ["adam", "sgd"]}}
+    ]
+    with pytest.raises(ConfigError) as caught:
+        load_sweep(path, ["foml.K=1,x"])
+    assert caught.value.faults == (f"{path}: learners[0].K.grid[1]: must be a whole number (got x)",)
+
+
+def test_an_option_that_takes_a_list_gets_one(tmp_path: Path) -> None:
+    module = tmp_path / "widths_of" / "mine.py"
+    module.parent.mkdir()
+    module.write_text(
+        "from dataclasses import dataclass\n"
+        "from learners.base import Learner\n"
+        "@dataclass(frozen=True)\n"
+        "class Options:\n    widths: list[int] | None = None\n    depth: int = 1\n"
+        "class Widths(Learner):\n    options_class = Options\n"
+        "    def predict(self, x): ...\n    def update(self, batch): ...\n"
+    )
+    path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: widths_of.mine}]\nseeds: 3\n")
+    (spec,) = load_sweep(path, ["learners.0.widths=8,16", "learners.0.depth=1,2"]).learners
+    assert spec.fixed["widths"] == [8, 16]
+    assert (spec.spaces["depth"].kind, spec.spaces["depth"].values) == ("grid", (1, 2))
+
+
 @pytest.mark.parametrize("word", ["seeds", "learners[7].K=1", "=3", "name.x=1", "seeds=[1"])
 def test_a_bad_word_is_a_fault_of_the_command_line(tmp_path: Path, word: str) -> None:
     path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml}]\nseeds: 3\n")
@@ -260,3 +387,44 @@ def test_every_ready_sweep_is_valid() -> None:
     benchmarks = sorted((folder.parent / "benchmarks").glob("*.yaml"))
     for path in [*(folder / name for name in names), *benchmarks]:
         assert load_sweep(path).learners
+
+
+def test_a_ready_sweep_is_found_by_its_name_where_no_file_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pbt_foml").mkdir()  # a folder is no sweep
+    sweep = load_sweep("pbt_foml", ["seeds=2"])
+    assert (sweep.name, sweep.file, sweep.document.seeds) == ("pbt-foml", "tune_configs/pbt_foml.yaml", 2)
+    write(tmp_path, "name: mine\nstream: {name: rainbow_digits}\nlearners: [{name: online}]\nseeds: 1\n").rename(
+        "quickstart"
+    )
+    assert (load_sweep("quickstart").name, load_sweep().name) == ("mine", "quickstart")
+    with pytest.raises(ConfigError) as caught:
+        load_sweep("quickstat")
+    (line,) = caught.value.faults
+    assert line.startswith("quickstat: must be a YAML file or a ready sweep (ablation_K, ")
+    assert line.endswith("; did you mean quickstart?")
+
+
+def test_the_network_is_described_by_what_is_not_its_default() -> None:
+    def network(entry: object) -> str:
+        return check_sweep(GOOD | {"network": entry}).network
+
+    assert [network("mlp"), network({"name": "mlp"}), network({"name": "mlp", "hidden": 256})] == ["mlp"] * 3
+    assert network({"name": "mlp", "hidden": 64, "init": "he"}) == '{"hidden": 64, "init": "he", "name": "mlp"}'
+    assert network({"name": "rainbow", "init": "default"}) == network(None) == "rainbow"
+    assert network({"class": "torch.nn.Linear"}) == '{"class": "torch.nn.Linear"}'
+
+
+def test_options_of_later_versions_are_recorded_only_if_they_are_not_their_defaults() -> None:
+    """So that the hash of a configuration of an earlier version stays."""
+
+    def fixed(**options: object) -> set[str]:
+        return set(check_sweep(GOOD | {"learners": [options]}).learners[0].fixed)
+
+    assert (
+        fixed(name="online", alpha1=0.01) == fixed(name="online", updates_per_batch=1) == {"alpha1", "online_optimizer"}
+    )
+    assert fixed(name="online", updates_per_batch=2) == {"alpha1", "online_optimizer", "updates_per_batch"}
+    assert fixed(name="foml", pull="decoupled") - fixed(name="foml") == {"pull"}

@@ -46,6 +46,8 @@ def test_drawn_spaces_exclude_grids_and_fixed_values() -> None:
         ({"batchsize": 5}, "batchsize: unknown key (got 5); did you mean batch_size?"),
         ({"learners": []}, "learners: must not be empty (got [])"),
         ({"resources": {"gpus": -1}}, "resources.gpus: must be greater than or equal to 0 (got -1)"),
+        ({"resources": {"pack": 0}}, "resources.pack: must be auto, or a whole number from 1 to 10000 (got 0)"),
+        ({"resources": {"pack": "all"}}, "resources.pack: must be auto, or a whole number from 1 to 10000 (got all)"),
     ],
 )
 def test_one_fault_is_one_line(change: dict[str, object], expected: str) -> None:

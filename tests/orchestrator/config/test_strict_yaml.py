@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.config.strict_yaml import overridden, parsed, read_yaml
+from orchestrator.config.strict_yaml import CommaSeparated, overridden, parsed, read_yaml
 from orchestrator.errors import ConfigError
 
 
@@ -33,6 +33,38 @@ def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
         "command line: seeds: must be a YAML value (got [1)",
         "command line: learners.K: learners has no such part (got learners.K)",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,5,10", [1, 5, 10]),
+        ("1, 1e-2", [1, 0.01]),
+        ("adam,sgd", ["adam", "sgd"]),
+        ("true,false", [True, False]),
+        ("5", 5),
+        ("'a,b'", "a,b"),
+        ("[1, 5]", [1, 5]),
+        ("{grid: [1, 5]}", {"grid": [1, 5]}),
+    ],
+)
+def test_commas_separate_the_values_of_a_learners_option(text: str, value: object) -> None:
+    changed = overridden({"learners": [{"name": "foml"}]}, [f"foml.x={text}"])["learners"][0]["x"]
+    assert changed == value
+    assert isinstance(changed, CommaSeparated) == ("," in text and text[0] not in "'[{")
+
+
+def test_commas_make_a_list_of_keys_that_take_one_and_are_text_elsewhere() -> None:
+    changed = overridden({}, ["seeds=0,1,7", "search.scheduler.mutate=alpha1,beta1", "name=a,b"])
+    assert changed == {"seeds": [0, 1, 7], "search": {"scheduler": {"mutate": ["alpha1", "beta1"]}}, "name": "a,b"}
+    assert type(changed["seeds"]) is list
+
+
+@pytest.mark.parametrize("text", ["1,", ",1", "1,,5", "1,010"])
+def test_a_wrong_value_between_commas_is_a_fault(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        overridden({"learners": [{"name": "foml"}]}, [f"foml.K={text}"])
+    assert caught.value.faults == (f"command line: foml.K: must be a YAML value (got {text})",)
 
 
 def test_a_key_is_given_once() -> None:

@@ -23,6 +23,7 @@ from orchestrator.console.progress import Progress
 from orchestrator.console.screen import Screen, leaders
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.fate import Ending
+from orchestrator.protocol.objectives import ObjectiveMetric
 from tests.orchestrator.sweep_command import LONG, PATIENCE_S, command, folder_with
 
 
@@ -34,7 +35,7 @@ def progress_of(learners: list[dict[str, object]], now: list[float], **more: obj
 
 def drawn(progress: Progress, width: int, height: int = 24) -> list[str]:
     out = io.StringIO()
-    screen = Screen(progress, "cumulative_error", out)
+    screen = Screen(progress, ObjectiveMetric("cumulative_error"), out)
     screen._console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
     screen._console.print(screen.drawing())
     return out.getvalue().splitlines()
@@ -107,6 +108,11 @@ def test_leaders_take_all_stacks_of_a_configuration_together() -> None:
     assert leader.objective.n == 3 and leader.objective.mean == pytest.approx(0.3)
     assert leader.share == pytest.approx(1 / 3)
     assert leaders([replace(state, values=())]) == []
+    others = [
+        replace(state, configuration=name, label=name, values=(value,)) for name, value in (("a", 0.1), ("b", 0.3))
+    ]
+    assert [one.label for one in leaders(others)] == ["a", "b"]
+    assert [one.label for one in leaders(others, sign=-1)] == ["b", "a"]
 
 
 LEADERS = "leaders by cumulative error so far"
@@ -218,4 +224,8 @@ def test_a_sweep_in_a_narrow_terminal_is_interrupted_and_resumed(tmp_path: Path)
         text = seen.history()
         assert "1 trials: 0 waiting, 0 running, 1 done, 0 failed, 0 stopped" in text
         assert "100 %" in text and "best: foml" in text
+        steps = ["loading the libraries …", "opening MLflow …", "starting Ray …", "ending Ray …"]
+        steps += ["writing the last results to MLflow …", "writing the report …"]
+        places = [text.find(step) for step in steps]
+        assert places[0] >= 0 and places == sorted(places), text
         assert not seen.cursor_hidden()

@@ -3,26 +3,26 @@
 Needs Chromium and its driver (Debian: chromium, chromium-driver). Screenshots are kept in the test's temporary folder.
 """
 
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
+import psutil
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from orchestrator.plan.plan import Trial
@@ -31,6 +31,7 @@ from orchestrator.report import write
 from orchestrator.report.charts import Chart, Panel, Series
 from orchestrator.report.comparison import ComparisonRow
 from orchestrator.report.html_page import page as report_page
+from orchestrator.system.processes import is_alive
 from orchestrator.tracking.reader import ConfigurationRuns, SweepRuns
 from tests.orchestrator import synthetic_sweep as synthetic
 
@@ -137,29 +138,30 @@ def tracked(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(tracked, tmp_path_factory):
-    port = synthetic.free_port()
-    address = f"http://127.0.0.1:{port}"
-    options = ["--backend-store-uri", tracked.uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+def link(tracked, tmp_path_factory):
+    """The link that `foml ui` prints, while its server runs."""
+    words = [NAME, "--tracking-uri", tracked.uri, "--port", str(synthetic.free_port()), "--no-browser"]
     folder = tmp_path_factory.mktemp("server")
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "server", *options],
-            cwd=folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
-        )  # fmt: skip
+        command = [sys.executable, "-m", "orchestrator.ui", *words]
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5).close()
-                break
-            except OSError:
-                assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-                time.sleep(0.3)
-        yield address
+        line = process.stdout.readline()
+        assert line.startswith("http://127.0.0.1:"), (folder / "log").read_text()
+        servers = psutil.Process(process.pid).children(recursive=True)
+        yield line.strip()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert not any(map(is_alive, servers)), "the server ends with the command"
+        assert (folder / "log").read_text() == f"{NAME}: MLflow starts; Ctrl-C ends it\n"
+        assert [path.name for path in folder.iterdir()] == ["log"]
     finally:
-        os.killpg(process.pid, signal.SIGKILL)  # its data is no longer needed, and it ends slowly
-        process.wait(30)
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(link):
+    return link.partition("/#")[0]
 
 
 def coloured(pixels):
@@ -209,6 +211,27 @@ def test_the_sweep_in_mlflows_ui(page, server, tracked):
     page.shot("6 the page")
 
 
+def test_the_link_of_foml_ui_overlays_all_configurations(page, link):
+    """After the test above: MLflow keeps the link's filter for the experiment."""
+    driver = page.driver
+    driver.get(link)
+    page.says("3 matching runs")
+    order = ["foml K=5", "online", "foml K=1"]  # by objective
+    names = (
+        "return [...document.querySelectorAll('.ag-pinned-left-cols-container [role=row]')].map(row => row.innerText)"
+    )
+    page.until(
+        lambda driver: [text.split("\n")[-1] for text in driver.execute_script(names)] == order, "runs by objective"
+    )
+    colours = (
+        "const lines = document.querySelector('.js-plotly-plot').querySelectorAll('.scatterlayer path.js-line');"
+        "return [...new Set([...lines].map(line => line.style.stroke))].length"
+    )
+    page.until(lambda driver: driver.execute_script(colours) == 3, "lines of three colours in one chart")
+    page.says("foml K=5 (interval/")  # MLflow shows the section of the intervals first
+    page.shot("0 the link")
+
+
 def test_the_reports_page_from_disk(page, tracked):
     driver = page.driver
     driver.get_log("browser")
@@ -251,6 +274,79 @@ def test_the_reports_page_from_disk(page, tracked):
     after = driver.execute_script(limits, root)
     assert before[0] < after[0] < after[1] < before[1]
     page.shot("10 zoomed")
+
+
+@pytest.fixture
+def screen(page):
+    """Sets the size and the colour scheme of the browser's screen; the test's end resets both."""
+
+    def resize(width, scheme):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    yield resize
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_a_desk_by_day_and_by_night(page, screen, tracked, width, scheme):
+    driver = page.driver
+    screen(width, scheme)
+    driver.get((tracked.out / "report.html").as_uri())
+    page.until(lambda driver: driver.execute_script("return Bokeh.documents[0]?.is_idle"), "Bokeh's charts")
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width, "nothing is cut off"
+    charts = driver.find_elements(By.CSS_SELECTOR, "#learning_curves > div")
+    left, right = (chart.rect for chart in charts)
+    assert 340 < left["width"] < min(width, 600)
+    assert (left["y"] < right["y"]) == (width == 390), "one below the other on a phone, else side by side"
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", charts[0])
+    page.painted(f"11 {width} {scheme}")
+    brightness = float(np.median(page.shot(f"11 {width} {scheme}")))
+    assert brightness > 0.95 if scheme == "light" else brightness < 0.12, "the charts, too"
+
+
+def test_the_table_is_sorted_and_copied_as_latex(page, tracked):
+    driver = page.driver
+    driver.get((tracked.out / "report.html").as_uri())
+
+    def column(index):
+        return [row.text for row in driver.find_elements(By.CSS_SELECTOR, f"#configurations td:nth-child({index})")]
+
+    assert (
+        page.find("#result").text.startswith("foml K=")
+        and " leads: its cumulative error of 0." in page.find("#result").text
+    )
+    head = driver.find_elements(By.CSS_SELECTOR, "#configurations th")
+    assert [each.text for each in head][:5] == [
+        "learner", "hyper-parameters", "cumulative error", "difference to best", "p",
+    ]  # fmt: skip
+    by_error = column(3)
+    means = [each[:5] for each in by_error]
+    assert means == sorted(means) and all(re.fullmatch(r"0\.\d{3} ± 0\.\d{3}", each) for each in by_error)
+    head[2].click()
+    assert column(3) == by_error and head[2].get_attribute("aria-sort") == "ascending"
+    head[2].click()
+    assert column(3) == by_error[::-1] and head[2].get_attribute("aria-sort") == "descending"
+    differences = [each[:6] for each in column(4)]
+    assert differences[-1] == "–"
+    head[3].click()
+    assert [each[:6] for each in column(4)] == [*sorted(differences[:2]), "–"], "an empty cell is last in either order"
+    head[3].click()
+    assert [each[:6] for each in column(4)] == [*sorted(differences[:2])[::-1], "–"]
+    head[1].click()
+    assert column(2) == ["–", "K=1", "K=5"] and head[3].get_attribute("aria-sort") == "none"
+
+    page.click("Copy as LaTeX", "button")
+    page.click("Copied", "button")
+    copy = page.find("#latex")
+    driver.execute_script("arguments[0].value = ''; arguments[0].readOnly = false; arguments[0].focus()", copy)
+    ActionChains(driver).key_down(Keys.CONTROL).send_keys("v").key_up(Keys.CONTROL).perform()
+    assert copy.get_property("value") == (tracked.out / "summary.tex").read_text(encoding="utf-8")
+    assert "\\textbf{0." in copy.get_property("value")
 
 
 def of_many(count):

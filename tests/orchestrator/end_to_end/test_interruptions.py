@@ -17,6 +17,7 @@ import pytest
 from orchestrator.config.load import load_sweep
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
+from orchestrator.protocol import metrics
 from orchestrator.storage import chunk_files
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import (
@@ -205,6 +206,35 @@ def test_a_sigterm_before_the_first_trial_is_an_interruption_like_any_other(tmp_
     assert document["resume"] == "python -m orchestrator.sweep --resume long"
     assert set(statuses(folder)) == {"KILLED"}
     assert not survivors(ours)
+
+
+def test_after_a_stop_request_no_trial_starts_and_the_table_shows_the_errors_so_far(tmp_path: Path) -> None:
+    """Of four trials two run at a time, one of them longer: the slot of the other must stay free.
+
+    The shorter one has two thirds of its batches to learn when the longer one has learned the first task.
+    """
+    text = TINY.replace("train: 50", "train: 1500").replace("chunk: 4", "chunk: 10")
+    folder = folder_with(tmp_path, text.replace("K: {grid: [1, 2]}", "K: {grid: [5, 8]}"))
+    with running(folder, "sweep.yaml", f"resources.cpus={0.5 * (os.cpu_count() or 1)}") as process:
+        wait_for(lambda: of_first_task(folder)[1:] or None, process)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    claims = sorted((folder / "results" / "tiny").glob("*/attempt-*"))
+    assert len(claims) == 2
+    newest = {claim.parent.name: chunk_files.newest(claim.parent) for claim in claims}
+    so_far = [metrics.objective(chunk.curves, "cumulative_error") for chunk in newest.values() if chunk is not None]
+    shown = [f"{metrics.interval(values)} so far" for values in so_far if values is not None]  # they may be equal
+    assert len(shown) == 2 and all(line in out for line in shown), out
+    assert out.count(" so far") == 2
+    assert set(statuses(folder)) == {"KILLED"} and len(statuses(folder)) == 1 + 2 + 4
+
+
+def of_first_task(folder: Path) -> list[Path]:
+    """The folders of the trials that have learned the first task, 150 of 450 batches, and have not ended."""
+    chunks = (folder / "results" / "tiny").glob("*/chunk-*.pt")
+    return sorted({path.parent for path in chunks if 150 <= int(path.name.split("-")[1]) < 440})
 
 
 @pytest.mark.slow

@@ -15,6 +15,8 @@ from tests.orchestrator.sweep_command import folder_with, run, run_here, uri
 FOLDER = default_file().parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 POPULATIONS = [name for name in NAMES if name.startswith("pbt")]
+SEARCHES = ["quickstart_tune"]
+"""Sweeps whose configurations are drawn while they run, which needs Ray."""
 MARKS = dict.fromkeys(("rainbow_mnist", "online_cifar100", "online_celeba"), pytest.mark.slow)
 """Sweeps of many learners, 20 s for each learner."""
 SMALL = {
@@ -45,11 +47,29 @@ def reported(folder: Path, name: str) -> pd.DataFrame:
 
 def test_all_are_known() -> None:
     assert {"quickstart", "rainbow_mnist", "online_cifar100", "online_celeba", "ablation_K"} <= set(NAMES)
-    assert {"ablation_meta_updates", "tune_foml"} <= set(NAMES) and POPULATIONS == ["pbt_foml"]
+    assert {"ablation_meta_updates", "tune_foml", *SEARCHES} <= set(NAMES) and POPULATIONS == ["pbt_foml"]
+    algorithms = {name: ready(name).get("search", {}).get("algorithm", "random") for name in NAMES}
+    assert [name for name in NAMES if algorithms[name] == "optuna"] == SEARCHES
+
+
+def test_the_quickstart_has_the_rates_that_were_found_on_other_seeds() -> None:
+    """Its stream and learners are those of the sweep that found its rates, with the same rates for each learner."""
+    quickstart, trials, search = (ready(name) for name in ("quickstart", "quickstart_rates", "quickstart_tune"))
+    assert quickstart["stream"] == trials["stream"] == search["stream"]
+    assert quickstart["seeds"] == 5 and {*range(5)}.isdisjoint([*trials["seeds"], *search["seeds"]])
+    grids = []
+    for shown, tried in zip(quickstart["learners"], trials["learners"], strict=True):
+        assert shown.keys() == tried.keys()
+        varied = {option: value["grid"] for option, value in tried.items() if isinstance(value, dict)}
+        assert all(shown[option] in rates for option, rates in varied.items())
+        assert {**shown, **varied} == {**tried, **varied}
+        grids += varied.values()
+    assert len(grids) == 4 and all(rates == grids[0] for rates in grids)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES if name not in POPULATIONS]
+    "name",
+    [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES if name not in (*POPULATIONS, *SEARCHES)],
 )
 def test_a_ready_sweep(name: str, tmp_path: Path) -> None:
     """The bare protocol computes its trials; the command finds them finished, and does the rest."""
@@ -62,6 +82,16 @@ def test_a_ready_sweep(name: str, tmp_path: Path) -> None:
     assert summary.n.tolist() == [2] * len(summary)
     learners = {each["name"] for each in ready(name)["learners"]}
     assert set(summary.learner) == learners
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_ready_search(name: str, tmp_path: Path) -> None:
+    small(name, tmp_path)
+    done = run(tmp_path, "sweep.yaml", f"tracking.uri={uri(tmp_path)}")
+    assert done.returncode == 0, done.stderr
+    summary = reported(tmp_path, name)
+    assert summary.learner.tolist() == ["foml"] * 3 and summary.label.nunique() == 3
+    assert summary.n.max() == 2 and summary.usable.any()
 
 
 @pytest.mark.parametrize("name", POPULATIONS)

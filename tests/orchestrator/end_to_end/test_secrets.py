@@ -21,6 +21,7 @@ from orchestrator.plan import fate
 from orchestrator.plan.expand import make_plan
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.trial_log import TrialLog
+from orchestrator.sweep.api import checked_sweep
 from orchestrator.sweep.result import report_on, resume_command
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import provenance, writer
@@ -108,7 +109,7 @@ def test_no_secret_is_left_behind(
     with chdir(tmp_path):
         code, text, document = end_of(file, tmp_path)
         assert code == ExitCode.SOME_FAILED
-        assert f"mlflow ui --backend-store-uri 'http://***@127.0.0.1:{port}'" in text
+        assert f"curves in MLflow: http://127.0.0.1:{port}/#/experiments/1/runs?" in text
         assert "failed: ValueError: cannot read s3://***@bucket/store" in text
         assert '"reason": "ValueError: cannot read s3://***@bucket/store"' in document
         print(text, document)
@@ -148,7 +149,7 @@ def test_a_sweep_resumes_with_its_address(guarded_uri: str, tmp_path: Path, caps
     file.write_text(YAML.format(uri=guarded_uri))
     with chdir(tmp_path):
         end_of(file, tmp_path)
-        sweep = sweep_command.checked_sweep(None, [f"tracking.uri={guarded_uri}"], "guarded")
+        sweep = checked_sweep(None, [f"tracking.uri={guarded_uri}"], "guarded")
     assert sweep.document.tracking.uri == guarded_uri
     address = guarded_uri.replace(f"me:{WORD}%401", "***")
     assert resume_command(sweep) == f"python -m orchestrator.sweep --resume guarded 'tracking.uri={address}'"

@@ -1,11 +1,20 @@
-"""How often a trial is tried again, with a learner that kills its own process, on a real Ray."""
+"""How often a trial is tried again: with a learner that kills its own process, on a real Ray, and on a lost node."""
 
 import os
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
+from orchestrator.execution.callbacks import ResultCallback
+from orchestrator.execution.messages import TrialSpec
+from orchestrator.execution.nodes import NodeLeavingError
+from orchestrator.plan.plan import Trial
+from streams.schedule import Sequential
 from tests.orchestrator.sweep_command import TINY, folder_with, run, statuses
+from tests.orchestrator.synthetic_sweep import configuration
 
 DEADLY = """
 import os, pathlib, signal, time
@@ -51,3 +60,27 @@ def test_a_trial_is_tried_again_as_often_as_retries_says_however_it_is_handed_ou
     assert [len(list(path.glob("attempt-*"))) for path in members] == [3, 3]  # one in round 1, one more in it, one in 2
     assert len(list((folder / "of").glob("0.*-2"))) == len(list((folder / "of").glob("0.*-7"))) == 2
     assert statuses(folder) == ["FAILED"] * (1 + 2 + 4)
+
+
+def test_an_attempt_that_leaves_its_node_uses_no_retry(tmp_path: Path) -> None:
+    context, queue, progress, health = MagicMock(), MagicMock(), MagicMock(), MagicMock()
+    context.sweep.document.retries, context.sweep.document.max_failures = 1, None
+    context.stop_request.requested.is_set.return_value = False
+    context.outcome.fates, health.ended.return_value = {}, ""
+    callback = ResultCallback(context, queue, progress, health)
+    spec = TrialSpec(Trial(configuration("online"), (0, 1)), str(tmp_path), "0" * 64, Sequential(), 4, "last", 1, 0)
+
+    def end(error: Exception) -> None:
+        (tmp_path / "error.pkl").write_bytes(pickle.dumps(error))
+        trial = SimpleNamespace(trial_id="x", config=spec.to_tune(), pickled_error_file=str(tmp_path / "error.pkl"))
+        callback.on_trial_error(1, [], trial)
+
+    for _ in range(3):
+        end(NodeLeavingError("the cloud takes this node"))
+    end(ValueError("broken"))  # the one retry
+    assert queue.requeue.call_count == 4 and context.outcome.fates == {}
+    assert [call.args[1] for call in progress.actor_died.call_args_list] == ["the cloud takes this node"] * 3 + [
+        "broken"
+    ]
+    end(ValueError("broken"))
+    assert queue.requeue.call_count == 4 and list(context.outcome.fates) == [spec.trial.key]

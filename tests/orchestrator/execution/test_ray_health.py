@@ -3,12 +3,14 @@
 import gc
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 import ray
 
-from orchestrator.execution.ray_health import LOCAL_S
-from orchestrator.execution.ray_session import ray_running
+from orchestrator.errors import OrchestratorError
+from orchestrator.execution.ray_health import LOCAL_S, output_to
+from orchestrator.execution.ray_session import ray_running, start_ray, without_token
 
 
 class Cycle:
@@ -35,3 +37,33 @@ def test_a_slow_shutdown_of_ray_is_not_its_death(monkeypatch: pytest.MonkeyPatch
     assert found == [None, False] and gc.isenabled()
     assert not ray.is_initialized()
     assert lost == []
+
+
+def test_a_ray_without_a_token_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As this module imports Ray, and a notebook may have."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    assert without_token(local=True) == (
+        "Ray was imported before the sweep started, so the Ray of this sweep has no token: other users of this machine "
+        "could run code in it; import ray later, or set RAY_AUTH_MODE"
+    )
+    assert without_token(local=False) == ""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert without_token(local=True) == ""
+
+
+def test_a_process_in_which_a_ray_runs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray is started"))
+    for address in (None, "127.0.0.1:6379"):
+        with pytest.raises(OrchestratorError) as caught:
+            start_ray(address)
+        assert caught.value.faults == (
+            "ray: a sweep starts Ray, or connects to it (got a Ray that runs in this process); call ray.shutdown() "
+            "before; RAY_ADDRESS names a cluster",
+        )
+
+
+def test_what_ray_prints_is_kept_without_secrets(tmp_path: Path) -> None:
+    with output_to(tmp_path / "ray.log"):
+        print("(raylet) cannot read s3://key:secret@bucket/store?token=abc")
+    assert (tmp_path / "ray.log").read_text() == "(raylet) cannot read s3://***@bucket/store?token=***\n"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.execution.ray_session import signals_deferred
+from orchestrator.errors import OrchestratorError
+from orchestrator.execution.ray_session import signals_deferred, start_ray
 from tests.orchestrator.sweep_command import PATIENCE_S
 
 BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
@@ -115,3 +116,24 @@ with stop_request.signals():
         timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout) == (0, "interrupted False\n"), done.stderr
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_start_that_fails_is_repeated_once(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Ray's processes miss its deadline, which it raises as a plain Exception."""
+    attempts: list[str] = []
+
+    def init(address: str, **kwargs: object) -> None:
+        attempts.append(address)
+        if len(attempts) <= failures:
+            raise Exception("The current node timed out\nduring startup.")
+
+    monkeypatch.setattr("ray.init", init)
+    if failures == 1:
+        start_ray(None)
+    else:
+        with pytest.raises(
+            OrchestratorError, match=r"^Ray must start .* \(got The current node timed out during startup\.\)"
+        ):
+            start_ray(None)
+    assert attempts == ["local", "local"]

@@ -1,9 +1,11 @@
 """The store that a sweep names must be intact, of its stream, with its seeds, and long enough for its options."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
@@ -73,6 +75,28 @@ def test_a_batch_that_spans_a_whole_task_is_refused(store: TaskStore) -> None:
         stream = RECIPE | {"store": str(store.path), "schedule": {"name": schedule}}
         document = {"name": "s", "stream": stream, "learners": [{"name": "online"}], "seeds": 2}
         assert open_store(check_sweep(document | {"batch_size": batch_size})).hash == store.hash
+
+
+class WithoutFeatures(torch.nn.Module):
+    """A linear classifier."""
+
+    def __init__(self, image_shape: tuple[int, int, int], classes: int, outputs: int = 0) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(math.prod(image_shape), outputs or classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.flatten(1))
+
+
+def test_a_network_is_tried_before_anything_starts(store: TaskStore) -> None:
+    network = {"class": f"{__name__}.WithoutFeatures"}
+    learners = [{"name": "foml"}, {"name": "icarl"}]
+    rule = "needs features, which the network has not (got icarl); make it a subclass of EmbeddingNet"
+    assert faults(store, network=network, learners=learners) == (f"s.yaml: learners[1].name: {rule}",)
+    (line,) = faults(store, network=network | {"outputs": 3})
+    assert line.startswith(
+        "s.yaml: network: must be a network that can be trained (must return [B, 10] for B datapoints"
+    )
 
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,11 +13,15 @@ from mlflow.tracking import MlflowClient
 
 from learners.networks import build
 from orchestrator import regret
+from orchestrator.config.load import load_sweep
 from orchestrator.errors import OrchestratorError
+from orchestrator.plan import task_store
+from orchestrator.plan.expand import make_plan
 from orchestrator.protocol import hindsight, metrics
 from orchestrator.protocol import online as protocol
 from orchestrator.report import __main__
 from orchestrator.report.derived_curves import with_regret
+from orchestrator.storage.journal import Journal
 from orchestrator.tracking import reader
 from orchestrator.tracking.tables import HINDSIGHT_FILE
 from streams import schedule
@@ -79,6 +84,30 @@ def test_regret_in_closed_form() -> None:
     assert np.isnan(metrics.regret(loss, np.array([1, 4]), np.array([0.5, 1.0]))).tolist() == [False, True]
 
 
+def test_regret_computes_with_the_threads_of_a_trial(
+    store: TaskStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folder_with(tmp_path, f"{SMALL}resources: {{cpus: 2}}\n")
+    of = load_sweep(folder / "sweep.yaml")
+    Journal.look(folder / "results/small", make_plan(of, store.hash)).take()
+    threads = []
+
+    def reference(*of: object) -> pd.DataFrame:
+        threads.append(torch.get_num_threads())
+        raise OrchestratorError("enough")
+
+    runs = SimpleNamespace(configurations=[SimpleNamespace(complete=True)], tags={})
+    monkeypatch.setattr(reader, "find_sweep", lambda *of: runs)
+    monkeypatch.setattr(task_store, "open_store", lambda of: store)
+    monkeypatch.setattr(hindsight, "reference", reference)
+    try:
+        with pytest.raises(OrchestratorError, match="enough"):
+            regret.add_regret("small", str(folder / "results"))
+    finally:
+        torch.set_num_threads(1)
+    assert threads == [2]
+
+
 def test_regret_of_a_sweep(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -129,9 +158,11 @@ def test_regret_of_a_sweep(
     np.testing.assert_allclose(curves.value.to_numpy()[1::2], last, atol=1e-9)
     assert line.startswith(f"{HINDSIGHT_FILE} of the sweep (run {sweep.run_id}): damaged (its SHA-256 differs); ")
     assert line.endswith("python -m orchestrator.regret small fits it again")
+    torch.set_num_threads(2)
     assert regret.main(["small", "--epochs", "3"]) == 0
+    assert torch.get_num_threads() == 1
     path = client.download_artifacts(sweep.run_id, HINDSIGHT_FILE, str(tmp_path))
-    np.testing.assert_allclose(pd.read_parquet(path), reference, rtol=1e-3)  # here on other threads
+    assert pd.read_parquet(path).equals(reference)  # bit for bit, in another process
     capsys.readouterr()
     assert regret.main(["small", "--epochs", "4"]) == 2
     assert capsys.readouterr().err.startswith("--epochs: this sweep's regret was computed with 3")

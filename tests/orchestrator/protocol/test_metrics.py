@@ -68,6 +68,68 @@ def test_intervals_of_a_curve_are_those_of_its_columns():
     assert [len(part) for part in metrics.interval_curve(np.empty((3, 0)))] == [0, 0, 0]
 
 
+MATRIX = np.array([[0.9, NAN, NAN], [0.6, 0.8, NAN], [0.3, 0.7, 0.5]])
+"""Accuracy on task j (column) after learning task i (row)."""
+
+
+def test_average_accuracy_backward_transfer_and_forgetting_of_a_small_matrix():
+    np.testing.assert_allclose(metrics.average_accuracy(MATRIX), [0.9, 0.7, 0.5])
+    # (0.6 − 0.9) / 1; ((0.3 − 0.9) + (0.7 − 0.8)) / 2
+    np.testing.assert_allclose(metrics.backward_transfer(MATRIX), [NAN, -0.3, -0.35])
+    np.testing.assert_allclose(metrics.forgetting(MATRIX), [NAN, 0.3, 0.35])
+
+
+def test_forgetting_is_from_the_best_evaluation_so_far_and_negative_after_an_improvement():
+    matrix = MATRIX.copy()
+    matrix[1, 0] = 1.0  # task 0 is better after task 1 than after itself
+    np.testing.assert_allclose(metrics.forgetting(matrix), [NAN, -0.1, ((1.0 - 0.3) + (0.8 - 0.7)) / 2])
+    np.testing.assert_allclose(metrics.backward_transfer(matrix), [NAN, 0.1, -0.35])
+
+
+def test_with_one_evaluation_at_the_end_forgetting_is_minus_backward_transfer():
+    matrix = MATRIX.copy()
+    matrix[1, 0] = NAN
+    np.testing.assert_allclose(metrics.average_accuracy(matrix), [0.9, NAN, 0.5])
+    np.testing.assert_allclose(metrics.backward_transfer(matrix), [NAN, NAN, -0.35])
+    np.testing.assert_allclose(metrics.forgetting(matrix), [NAN, NAN, 0.35])
+
+
+def with_past() -> Curves:
+    """Two seeds with three tasks, and `MATRIX` of the first one."""
+    error = 1 - MATRIX
+    other = np.array([[0.5, NAN, NAN], [0.5, 0.5, NAN], [0.5, 0.5, 0.5]])
+    rows = [(s, i, j) for i in range(3) for j in range(i) for s in (0, 1)]
+    errors = [(error, other)[s][i, j] for s, i, j in rows]
+    seed, after, task = (np.array(column) for column in zip(*rows, strict=True))
+    evaluations = {
+        "seed": np.tile([0, 1], 3),
+        "task": np.repeat([0, 1, 2], 2),
+        "batch": np.repeat([1, 3, 5], 2),
+        "error": np.array([0.1, 0.5, 0.2, 0.5, 0.5, 0.5]),
+    }
+    past = {"seed": seed, "after": after, "task": task, "batch": 2 * after + 1, "error": np.array(errors)}
+    return Curves([7, 9], 0, {"online_error": np.ones((2, 6))}, evaluations, past=past)
+
+
+def test_the_matrix_of_curves_and_its_curves():
+    np.testing.assert_allclose(metrics.accuracies(with_past())[0], MATRIX)
+    by_name = metrics.past_curves(with_past())
+    np.testing.assert_allclose(by_name["average_accuracy"], [[NAN, 0.7, 0.5], [NAN, 0.5, 0.5]])
+    np.testing.assert_allclose(by_name["backward_transfer"], [[NAN, -0.3, -0.35], [NAN, 0, 0]])
+    np.testing.assert_allclose(by_name["forgetting"], [[NAN, 0.3, 0.35], [NAN, 0, 0]], atol=1e-12)
+    assert metrics.past_curves(two_seeds()) == {}
+
+
+@pytest.mark.parametrize("cut", range(7))
+def test_evaluations_of_past_tasks_are_cut_and_extended_with_the_curves(cut):
+    curves = with_past()
+    first, rest = curves.until(cut), curves.since(cut)
+    assert len(first.past["seed"]) + len(rest.past["seed"]) == 6
+    first.extend(rest)
+    for name, column in with_past().past.items():
+        np.testing.assert_array_equal(first.past[name], column)
+
+
 def test_points_to_is_the_first_point_or_infinite():
     curve, points = np.array([0.9, 0.4, 0.5, 0.1]), np.array([0, 10, 20, 30])
     assert metrics.points_to(0.4, points, curve) == 10

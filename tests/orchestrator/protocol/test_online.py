@@ -19,11 +19,56 @@ from orchestrator.protocol import online as protocol
 from orchestrator.protocol.source import StoreSource
 from orchestrator.storage import chunk_files
 from orchestrator.tracking.points import seed_points
-from streams.schedule import HeldBack, Sequential
+from streams.schedule import HeldBack, Markov, Sequential
 from streams.store.task_store import TaskStore
 from streams.stream import Stream
 
 SEEDS = [0, 1, 2]
+
+
+def test_past_tasks_are_evaluated_again_and_nothing_else_changes(store: TaskStore) -> None:
+    plain = protocol.assemble(store, "online", {}, SEEDS)
+    plain.advance(1_000)
+    assert plain.curves.past == {}
+    run = protocol.assemble(store, "online", {}, SEEDS, evaluate_past=1)
+    while not run.finished:
+        run.advance(3)
+    for name, curve in plain.curves.by_batch.items():
+        assert np.array_equal(run.curves.by_batch[name], curve, equal_nan=True)
+    matrix = metrics.accuracies(run.curves)
+    assert np.isfinite(matrix[:, *np.tril_indices(3)]).all() and np.isnan(matrix[:, *np.triu_indices(3, 1)]).all()
+    # The learner at the end of the stream, on the first two tasks.
+    source, images = StoreSource(store, SEEDS, Sequential()), protocol.image_table(store, "cpu", torch.float32)
+    for task in (0, 1):
+        numbers = [of_seed[task][1] for of_seed in source.shape().ends]
+        points = source.held_out(numbers, "validation")
+        ids, labels = (np.stack([getattr(each, name) for each in points]) for name in ("image_ids", "labels"))
+        predictions = plain.learner.predict(images.gather(torch.from_numpy(ids))).argmax(-1).numpy()
+        np.testing.assert_allclose(matrix[:, 2, task], (predictions == labels).mean(1), atol=1e-12)
+
+
+@pytest.mark.parametrize(("every", "after"), [("end", [2, 2]), (2, [1, 2, 2]), (3, [2, 2]), (1, [1, 2, 2])])
+def test_past_tasks_are_evaluated_every_n_tasks_and_at_the_end(
+    store: TaskStore, every: int | str, after: list[int]
+) -> None:
+    run = protocol.assemble(store, "online", {}, [0], evaluate_past=every)
+    run.advance(1_000)
+    assert run.curves.past["after"].tolist() == after
+    assert run.curves.past["task"].tolist() == [0, 0, 1][-len(after) :]
+
+
+def test_seeds_that_leave_their_tasks_at_different_batches_evaluate_their_own_past(store: TaskStore) -> None:
+    """Each seed has the rows that it has alone."""
+    schedule = Markov(hazard=0.05)
+    together = protocol.assemble(store, "online", {}, SEEDS, schedule=schedule, evaluate_past=2)
+    together.advance(1_000)
+    for row, seed in enumerate(SEEDS):
+        alone = protocol.assemble(store, "online", {}, [seed], schedule=schedule, evaluate_past=2)
+        alone.advance(1_000)
+        mine = together.curves.past["seed"] == row
+        assert len(alone.curves.past["after"]) == mine.sum() > 0
+        for name in ("after", "task", "batch", "error"):
+            np.testing.assert_allclose(together.curves.past[name][mine], alone.curves.past[name])
 
 
 class Recorder(learners.Learner):
@@ -78,9 +123,9 @@ def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
         run.advance(3)
     names = [name for name, _ in learner.calls]
     batch, over = ["predict", "update"], ["predict", "predict", "end_task"]  # validation, test
-    # Tasks of 25 in batches of 10: the first ends inside batch 3, the second with batch 5, the third with the short one.
+    # Tasks of 25 in batches of 10: the first ends inside batch 3, which is learned in two parts.
     enter = ["begin_task", "predict"]  # the task's validation set, for forward transfer
-    assert names == [*enter, *batch * 3, *over, *enter, *batch * 2, *over, *enter, *batch * 3, *over]
+    assert names == [*enter, *batch * 3, *over] * 3
 
 
 def test_a_learner_without_boundaries_is_not_informed_of_tasks(store: TaskStore) -> None:
@@ -312,3 +357,21 @@ def test_tasks_held_back_are_for_pretraining_only(store: TaskStore) -> None:
     assert np.isfinite(metrics.held_out(run.curves)).all()
     with pytest.raises(OrchestratorError, match="at most the 0 tasks that the stream holds back \\(got 1\\)"):
         protocol.assemble(store, "moca", {"pretrain_tasks": 1}, [0])
+
+
+@pytest.mark.parametrize("boundaries", [True, False])
+def test_a_batch_ends_with_its_task_for_a_learner_that_needs_boundaries(store: TaskStore, boundaries: bool) -> None:
+    """Tasks of 25 in batches of 10: the third batch holds datapoints of two tasks."""
+    learner, run = run_of_recorder(store, boundaries)
+    curves = run.advance(5)
+    ids = [value for name, value in learner.calls if name == "update"]
+    assert [value.shape[1] for value in ids] == ([10, 10, 5, 5, 10, 10] if boundaries else [10] * 5)
+    points = run._source.read(0, 50)
+    assert torch.equal(torch.cat(ids, 1), torch.from_numpy(points.image_ids))
+    # The grid of batches is the same for all learners: one value of every curve for both parts of the third batch.
+    wrong = (points.labels != 3).reshape(3, 5, 10).mean(2)
+    assert curves.by_batch["online_error"] == pytest.approx(wrong)
+    assert curves.evaluations["batch"].tolist() == [2] * 3 + [4] * 3
+    transfer = np.isfinite(curves.by_batch["forward_transfer"]).all(0).tolist()
+    assert transfer == [True, False, boundaries, not boundaries, False]
+    assert (run.batches, run.state_dict()["position"]) == (5, 50)

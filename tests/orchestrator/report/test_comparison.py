@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 from orchestrator.protocol.metrics import interval
-from orchestrator.report import comparison
+from orchestrator.report import comparison, tables
 from orchestrator.report.comparison import compare, difference, holm
-from orchestrator.report.tables import complete
+from orchestrator.report.tables import columns, complete
 from orchestrator.tracking.reader import ConfigurationRuns, SeedRun, SweepRuns
 
 
@@ -57,6 +57,49 @@ def test_differences_are_paired_by_seed_and_corrected_by_holm():
     assert b.difference.p == pytest.approx(2 * p_b) and c.difference.p == pytest.approx(max(p_c, 2 * p_b))
 
 
+def test_another_objective_is_read_from_its_own_point_and_may_be_maximised():
+    values = {"a": {0: 0.1, 1: 0.2}, "b": {0: 0.3, 1: 0.5}}
+    sweep = replace(
+        sweep_of(*(configuration(label, (0, 1)) for label in values), objective="forward_transfer"), mode="max"
+    )
+    by_task = curves({"a": {0: 9.0, 1: 9.0}, "b": {0: 0.0, 1: 0.0}}, "forward_transfer", step=1)
+    b, a = compare(sweep, pd.concat([curves(values, "objective", step=0), by_task]))
+    assert (b.configuration.label, b.values, a.values) == ("b", values["b"], values["a"])
+    assert a.difference.interval.mean == pytest.approx(-0.25)
+
+
+def test_of_equal_configurations_the_first_of_the_plan_leads():
+    values = {0: 0.1, 1: 0.2, 2: 0.3}
+    for labels in (["b", "c", "a"], ["a", "c", "b"]):
+        rows = compare(sweep_of(*map(configuration, labels)), curves(dict.fromkeys("abc", values)))
+        assert [row.configuration.label for row in rows] == labels
+
+
+def test_removed_configurations_are_not_in_the_table_for_a_paper():
+    errors = {"a": {0: 0.1, 1: 0.2}, "b": {0: 0.3, 1: 0.4}}
+    kept, earlier = configuration("a", (0, 1)), replace(configuration("b", (0, 1)), removed=True)
+    latex = tables.latex(compare(sweep_of(earlier, kept), curves(errors)), "cumulative_error").splitlines()
+    assert latex[1] == "% without 1 of an earlier version of this sweep"
+    assert [line.partition(" &")[0] for line in latex if line.endswith("\\\\")] == ["learner", "a"]
+    alone = tables.latex(compare(sweep_of(kept), curves(errors)), "cumulative_error").splitlines()
+    assert alone == [line for line in latex if not line.startswith("% without")]
+
+
+def test_past_tasks_have_columns_where_they_were_evaluated():
+    errors = {"a": {0: 0.1, 1: 0.2}, "b": {0: 0.3, 1: 0.5}}
+    early, late = ({"a": {0: x, 1: x + 0.2}} for x in (0.9, 0.1))
+    points = pd.concat([curves(errors), curves(early, "forgetting", step=1), curves(late, "forgetting", step=2)])
+    sweep = sweep_of(*(configuration(label, (0, 1)) for label in errors))
+    a, b = compare(sweep, points)
+    assert a.past["forgetting"].mean == pytest.approx(0.2) and a.past.keys() == {"forgetting"} and b.past == {}
+    wide = {column.name: column for column in tables.columns([a, b], "cumulative_error", wide=True, digits=4)}
+    assert "backward transfer" not in wide
+    assert [wide["forgetting"].cell(row, usual_n=2)[:9] for row in (0, 1)] == ["0.2000 ± ", "–"]
+    assert "forgetting" not in [column.name for column in tables.columns([a, b], "cumulative_error")]
+    means = comparison.summary(sweep, [a, b])["forgetting_mean"]
+    assert means[0] == pytest.approx(0.2) and np.isnan(means[1])
+
+
 def test_only_common_seeds_are_compared():
     errors = {"a": {0: 0.1, 1: 0.2, 2: 0.3}, "b": {1: 0.5, 2: 0.4, 5: 0.0}}
     a, b = compare(sweep_of(configuration("a"), configuration("b", (1, 2, 5))), curves(errors))
@@ -80,7 +123,7 @@ def test_holm_keeps_the_order_and_is_never_above_one():
 
 def test_the_share_of_distilled_targets_is_noted():
     errors = {"a": {0: 0.1}, "b": {0: 0.2}, "c": {0: 0.3}}
-    shares = curves({"a": {0: 0.0}, "b": {0: 0.025}}, metric="distilled")
+    shares = curves({"a": {0: 0.0}, "b": {0: 0.025}}, metric="diagnostics/distilled")
     rows = compare(sweep_of(*(configuration(each, seeds=(0,)) for each in errors)), pd.concat([curves(errors), shares]))
     assert [row.notes for row in rows] == ["nothing distilled", "2.5 % of targets distilled", ""]
 
@@ -128,6 +171,33 @@ def test_a_stopped_configuration_is_not_compared():
     best, other = compare(sweep_of(stopped, configuration("b")), curves(errors))
     assert best.configuration.label == "b" and best.usable
     assert other.notes == "seeds 0 1 2 stopped at batch 40" and other.objective.n == 0
+
+
+def test_the_error_so_far_of_an_interrupted_configuration_is_shown_and_in_no_comparison():
+    errors = {"a": {0: 0.1, 1: 0.3}, "b": {0: 0.5, 1: 0.4, 2: 0.6}, "c": {0: 0.7, 1: 0.1}}
+    killed = configuration("a", seeds=(0, 1), status="KILLED", complete=False)
+    diverged = configuration("c", seeds=(0, 1), status="KILLED", complete=False, diverged={1: 5})
+    later = curves({"a": {0: 0.2, 1: 0.4}}, step=4)
+    table = pd.concat([curves(errors), later, curves({"b": {0: 0.3}}, "online_error")])
+    best, *others = compare(sweep_of(killed, configuration("b"), diverged), table)
+    assert (best.configuration.label, best.so_far) == ("b", None)
+    a, c = sorted(others, key=lambda row: row.configuration.label)
+    assert a.so_far == interval(np.array([0.2, 0.4])) and a.notes == "seeds 0 1 interrupted"
+    assert c.so_far == interval(np.array([0.7])) and c.notes == "seed 0 interrupted, seed 1 diverged at batch 5"
+    for row in (a, c):
+        assert row.objective.n == 0 and row.difference is None and not row.usable and row.values == {}
+    column = columns([best, a, c], "cumulative_error", digits=4)[2]
+    objectives = [column.cell(row, usual_n=0) for row in range(3)]
+    assert objectives == [str(best.objective), f"{a.so_far} so far", "0.7000 (n=1) so far"]
+    assert [column.key(row) for row in range(3)] == [best.objective.mean, "", ""], "not sorted among finished ones"
+    half = configuration("a", seeds=(0, 1), diverged={})
+    half = replace(half, complete=False, seeds=(half.seeds[0], replace(half.seeds[1], status="KILLED")))
+    (row,) = compare(sweep_of(half), curves(errors))
+    assert row.values == {0: 0.1} and row.so_far is None  # one seed has finished: its value is shown
+    (online,) = compare(sweep_of(killed, objective="online_error"), curves({"a": {0: 0.8, 1: 0.6}}, "online_error"))
+    assert online.so_far is not None and online.so_far.mean == pytest.approx(0.7)
+    (nothing,) = compare(sweep_of(killed), table[table.configuration == "b"])
+    assert nothing.so_far is None and columns([nothing], "cumulative_error")[2].cell(0, 0) == "–"
 
 
 def test_points_to_counts_the_seeds_that_reach_it():

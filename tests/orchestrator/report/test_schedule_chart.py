@@ -77,7 +77,7 @@ def test_a_panel_for_each_option_of_each_population_and_none_without_one() -> No
 
 def test_it_is_drawn(chart: Chart, tmp_path: Path) -> None:
     png, svg = tmp_path / "schedule.png", tmp_path / "schedule.svg"
-    figures.draw(chart, [png, svg], dpi=80)
+    figures.draw(chart, [png, svg], figures.FigureStyle(dpi=80))
     pixels = matplotlib.image.imread(png)[..., :3]
     for colour in figures.COLOURS[:3]:
         wanted = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
+from orchestrator.plan import packs
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol.curves import Curves
@@ -61,6 +62,27 @@ def write_chunk(root: Path, trial: Trial, errors: list[float], first_task: int =
     )
     folder = trial.folder(root)
     chunk_files.write(folder, chunk_files.claim(folder), {}, curves, finished=count == 8)
+
+
+def test_a_maximised_objective_is_searched_for_its_highest_value(tmp_path: Path) -> None:
+    """The same results under `mode: max` with the sign changed give the same draws and the same stops."""
+    values: dict[str, dict[str, object]] = {}
+    for mode, sign in (("min", 1), ("max", -1)):
+        root = tmp_path / mode
+        search = {"algorithm": "optuna", "samples": 20, "scheduler": {"name": "asha", "grace": 0.25, "reduction": 2}}
+        of = sweep(objective={"function": "mine.of", "mode": mode}, search=search)
+        queue = TrialQueue(of, written(root, of), set(), 8)
+        draws, stops = [], []
+        for _ in range(12):
+            trial = queue.next()
+            assert trial is not None
+            draws.append(trial.configuration.options["alpha1"])
+            stops.append(queue.should_stop(trial, 2, sign * badness(trial)))
+            if not stops[-1]:
+                queue.finish(trial, sign * badness(trial))
+        values[mode] = {"draws": draws, "stops": stops}
+    assert values["min"] == values["max"]
+    assert any(values["min"]["stops"]) and not all(values["min"]["stops"])
 
 
 def test_draws_approach_the_best_value() -> None:
@@ -277,3 +299,49 @@ def test_an_invalid_search_is_refused_in_one_line(search: dict[str, object], lin
     with pytest.raises(ConfigError) as caught:
         sweep(search=search)
     assert caught.value.faults == (line,)
+
+
+def test_trials_that_differ_in_rates_start_together(tmp_path: Path) -> None:
+    """At the same batch, with the same K, at most `pack` replicates; after the death of their actor, alone."""
+    grid = {"name": "foml", "K": {"grid": [1, 2]}, "alpha1": {"grid": [0.1, 0.2, 0.3, 0.4]}}
+    of = sweep(learners=[grid, {"name": "online"}], search={}, resources={"pack": 7})
+    journal = written(tmp_path, of)
+    ahead = journal.plan.trials[2]  # K=1 at another batch
+    write_chunk(tmp_path, ahead, [0.5])
+    queue = TrialQueue(of, journal, set(), 8)
+    order = [(1, [0.1, 0.2, 0.4]), (1, [0.3]), (2, [0.1, 0.2, 0.3]), (2, [0.4]), (None, [0.001])]
+    lots = []
+    while lot := queue.next_pack(2):
+        lots.append(lot)
+    found = [(lot[0].configuration.options.get("K"), [t.configuration.options["alpha1"] for t in lot]) for lot in lots]
+    assert found == order and ahead.configuration.options["alpha1"] == 0.3
+    assert packs.count(of, [(trial, int(trial == ahead)) for trial in journal.plan.trials], 2) == len(lots)
+    for trial in reversed(lots[0]):
+        queue.requeue(trial)
+    assert [queue.next_pack(2) for _ in range(4)] == [*((trial,) for trial in lots[0]), ()]
+
+
+def test_packs_of_the_size_auto_leave_no_slot_empty_and_are_for_gpus(tmp_path: Path) -> None:
+    grid = {"name": "online", "alpha1": {"grid": [0.1 * n for n in range(1, 25)]}}
+    sizes = {}
+    for gpus, pack, slots in ((0, "auto", 2), (1, "auto", 8), (1, "auto", 1), (0.25, "auto", 4), (1, 1, 1), (0, 9, 2)):
+        of = sweep(learners=[grid], search={}, resources={"pack": pack, "gpus": gpus})
+        queue = TrialQueue(of, written(tmp_path / str(len(sizes)), of), set(), 8)
+        sizes[gpus, pack, slots] = [len(queue.next_pack(slots)) for _ in range(2)]
+    assert list(sizes.values()) == [[1, 1], [3, 3], [16, 8], [4, 4], [1, 1], [4, 4]]
+    scheduled = sweep(learners=[grid], search={"scheduler": "asha"}, resources={"pack": "auto", "gpus": 1})
+    assert len(TrialQueue(scheduled, written(tmp_path / "asha", scheduled), set(), 8).next_pack(1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("search", "condition"),
+    [
+        ({"algorithm": "optuna", "samples": 2}, "search.algorithm is optuna"),
+        ({"samples": 2, "scheduler": "asha"}, "search.scheduler is asha"),
+        ({"samples": 2, "scheduler": "pbt"}, "search.scheduler is pbt"),
+    ],
+)
+def test_packs_of_trials_that_depend_on_each_other_are_refused(search: dict[str, object], condition: str) -> None:
+    rule = "packs are for grids and random search without a scheduler"
+    with pytest.raises(ConfigError, match=rf"resources.pack: must be 1 or auto where {condition}: {rule} \(got 2\)$"):
+        sweep(search=search, resources={"pack": 2})

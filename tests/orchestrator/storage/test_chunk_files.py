@@ -142,4 +142,25 @@ def test_an_attempt_superseded_while_it_writes_raises(tmp_path: Path, monkeypatc
     monkeypatch.setattr(chunk_files, "_attempt", then_another_claims)
     with pytest.raises(chunk_files.SupersededError, match="attempt 1 was superseded by attempt 2"):
         chunk_files.write(tmp_path, first, {}, curves(2), finished=False)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["attempt-0001", "attempt-0002"]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "attempt-0001",
+        "attempt-0002",
+        "curves-0001-0000.log",  # of the attempt that is over: no chunk file refers to it
+    ]
+
+
+def test_a_file_of_an_earlier_version_is_read_and_continued(tmp_path: Path) -> None:
+    """Format 1 has the curves in the chunk file itself."""
+    attempt = chunk_files.claim(tmp_path)
+    tensors = {name: torch.from_numpy(array) for name, array in curves(4).by_batch.items()}
+    described = {"seeds": [3, 4], "first_batch": 0, "by_batch": tensors, "evaluations": {}, "chunks": {}}
+    content = {"format": 1, "state": {"n": 1}, "curves": {**described, "diverged": [-1, 2]}, "finished": False}
+    torch.save(content, tmp_path / "chunk-00000004-0001.pt")
+    old = chunk_files.newest(tmp_path)
+    assert old is not None and old.batches == 4 and old.extents == () and old.curves.diverged == [-1, 2]
+    writer = chunk_files.ChunkWriter(tmp_path, attempt)
+    writer.continue_from(old)
+    writer.write({"n": 2}, curves(6), finished=False)
+    read = chunk_files.newest(tmp_path)
+    assert read is not None and read.state == {"n": 2}
+    assert np.array_equal(read.curves.by_batch["online_error"], curves(6).by_batch["online_error"])

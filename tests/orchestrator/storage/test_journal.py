@@ -196,6 +196,25 @@ def test_the_journal_lists_every_stack(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_leftovers_of_a_killed_command_are_deleted_and_those_of_a_running_one_are_not(tmp_path: Path) -> None:
+    journal = written(tmp_path)
+    kept = sorted(tmp_path.rglob("*"))
+    folders = [tmp_path / "tune-abc", tmp_path / "report" / ".new-abc"]
+    files = [tmp_path / name for name in (".seen-1234", ".sweep.json.1234", ".sweep-copy.json.1234")]
+    with journal.locked():
+        for folder in folders:
+            (folder / "trials").mkdir(parents=True)
+            (folder / "trials" / "state.json").write_text("{}")
+        for file in files:
+            file.touch()
+        with pytest.raises(ConfigError), Journal.look(tmp_path, plan()).locked():
+            raise AssertionError
+        assert all(path.exists() for path in folders + files)
+    with journal.locked():
+        left = sorted(path for path in tmp_path.rglob("*") if path.name not in ("running", "report"))
+    assert left == kept
+
+
 def test_one_command_at_a_time(tmp_path: Path) -> None:
     journal = Journal.look(tmp_path / "j", plan())
     with journal.locked():

@@ -38,6 +38,19 @@ def test_files_of_one_machine_are_synchronized_to_another(
     assert [path.name for path in copy.rglob("*") if path.is_file()] == ["sweep.json"]
 
 
+def test_markers_of_a_killed_command_are_deleted_at_the_address(storage: str) -> None:
+    here, mirror = open_folder(storage, "sweep")
+    assert mirror is not None
+    for name in ("sweep.json", ".seen-1", ".seen-2"):
+        (here / name).write_text("{}")
+        mirror.push(here / name)
+    assert has_file(mirror.address, ".seen-1")
+    with Journal(here, Plan("sweep", (), {}), mirror).locked():
+        assert [name for name in RemoteFolder(mirror.address).listing() if not name.startswith(lease.PREFIX)] == [
+            "sweep.json"
+        ]
+
+
 def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(storage: str) -> None:
     address = join(storage, "sweep", "trial")
     first = TrialCopy(address)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from orchestrator.sweep import __main__
+from orchestrator.sweep import __main__, api
 from orchestrator.sweep.arguments import read
 
 
@@ -24,7 +24,7 @@ def test_an_unexpected_error_is_one_document_with_json(
     def fails(*arguments: object) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(__main__, "checked_sweep", fails)
+    monkeypatch.setattr(api, "checked_sweep", fails)
     with pytest.raises(RecursionError):
         __main__.main(["--json"])
     document = json.loads(capsys.readouterr().out)

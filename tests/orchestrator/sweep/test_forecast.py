@@ -2,7 +2,11 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +18,10 @@ from orchestrator.execution.ray_session import Cluster, local_gpus
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.task_store import open_store
 from orchestrator.storage.journal import Journal
-from orchestrator.sweep import __main__, api, cost
-from orchestrator.sweep.forecast import Forecast
+from orchestrator.sweep import __main__, api, cost, cost_process
+from orchestrator.sweep.cost import Cost
+from orchestrator.sweep.cost_process import Contention, estimate
+from orchestrator.sweep.forecast import OVERHEAD_S, Forecast, wall_seconds
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import TINY, folder_with, run_here
 
@@ -47,6 +53,30 @@ def forecast_of(folder: Path, *words: str) -> Forecast:
     return api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}", *words]))
 
 
+def test_notes_name_batches_of_two_tasks_and_too_little_memory(folder: Path) -> None:
+    measured = forecast_of(folder)
+    assert all(row.cost.memory > 0 for row in measured.rows if row.to_run)
+    assert not any("resources.pack" in note for note in measured.notes)
+    packed = replace(measured, sweep=load_sweep(folder / "sweep.yaml", ["resources.pack=4"]))
+    line = f"resources.pack is 4: {measured.to_run} trials in {measured.to_run} learner actors"
+    assert line in " ".join(packed.notes)
+    # What this process holds depends on the tests that it ran before.
+    planned = replace(measured, rows=tuple(replace(row, cost=replace(row.cost, memory=10**9)) for row in measured.rows))
+    assert planned.notes == ()
+    length = planned.shape.ends[0][0][0]
+    odd = replace(planned, shape=replace(planned.shape, ends=[[(length + 1, 0), (2 * length, 1)]]))
+    (line,) = odd.notes
+    assert f"note: {line}" in odd.text.splitlines()
+    assert "a batch may hold datapoints of two tasks" in line
+    assert json.loads(odd.json)["notes"] == [line]
+    first, *others = planned.rows
+    assert first.state == "finished"
+    rows = [replace(row, cost=replace(row.cost, memory=4 * 10**9)) for row in (first, others[0])]
+    assert replace(planned, rows=(*rows, *others[1:])).notes == ("foml K=2: a learner actor holds about 4.0 GB",)
+    (line,) = replace(planned, memory=2**50).notes
+    assert f"{SLOTS} learner actors of about" in line
+
+
 def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) -> None:
     planned = forecast_of(folder)
     content = json.loads(planned.json)
@@ -71,11 +101,11 @@ def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) ->
     assert [trial["seconds_left"] for trial in trials] == pytest.approx(left)
     assert (content["size"], content["to_run"], content["at_once"]) == (4, 3, SLOTS)
     assert content["seconds"] == pytest.approx(sum(left))
-    # Two of the three run side by side, the third after the shorter one of them; on more processors all three simultaneously.
-    at_once = max(left[1] + left[3], left[2]) if left[1] < left[2] else max(left[1], left[2] + left[3])
-    assert content["seconds_at_once"] == pytest.approx({1: sum(left), 2: at_once}.get(SLOTS, max(left)))
+    at_once = wall_seconds(left[1:], SLOTS, planned.contention)
+    assert content["seconds_at_once"] == pytest.approx(OVERHEAD_S + at_once)
+    assert planned.contention.processes == min(3, SLOTS)  # one trial is finished
     assert content["disk_bytes"] == sum(trial["disk_bytes"] for trial in trials[1:]) > 10_000
-    assert 50e6 < content["memory_bytes"] < 50e9
+    assert 50e6 < content["memory_bytes"] == max(trial["memory_bytes"] for trial in trials[1:]) < 50e9
     assert (content["checkpoints"], content["checkpoint_bytes"]) == (0, 0)
     assert (content["gpu_hours"], content["cpu_hours"]) == (None, pytest.approx(sum(left) / 3600))
     assert (content["money"], content["currency"]) == (pytest.approx(sum(left) / 100), "EUR")
@@ -87,8 +117,8 @@ def test_the_table_says_the_same(folder: Path) -> None:
     rows = planned.text.splitlines()
     assert rows[1].endswith("  finished") and rows[2].endswith("  at batch 8")
     assert rows[3].rsplit(maxsplit=1)[1].isdigit()
-    assert rows[5].startswith(f"4 trials, 3 to run: {planned.seconds:.0f} s one after the other, about ")
-    assert planned.line.startswith(f"tiny: 4 trials, 3 to run: {planned.seconds:.0f} s one after the other, about ")
+    assert rows[5].startswith(f"4 trials, 3 to run: {planned.seconds:.0f} s of learning, about ")
+    assert planned.line.startswith(f"tiny: 4 trials, 3 to run: {planned.seconds:.0f} s of learning, about ")
     assert planned.line.endswith(" EUR") and "\n" not in planned.line
 
 
@@ -109,8 +139,69 @@ def test_fewer_trials_than_slots_take_as_long_as_the_longest(folder: Path) -> No
     planned = forecast_of(folder, "learners=[{name: online}, {name: tfs}]", "resources.cpus=0.01")
     content = json.loads(planned.json)
     assert content["at_once"] == 100 * SLOTS and content["to_run"] == 2
-    assert content["seconds_at_once"] == max(trial["seconds"] for trial in content["trials"])
+    shorter, longer = sorted(trial["seconds"] for trial in content["trials"])
+    alone = (longer - shorter) / planned.contention.factor(2)  # the rest, after the shorter one
+    assert content["seconds_at_once"] == pytest.approx(OVERHEAD_S + shorter + alone)
     assert f"about {content['seconds_at_once']:.0f} s with {100 * SLOTS} at a time" in planned.line
+
+
+@pytest.mark.parametrize(
+    ("trials", "slots", "contention", "expected"),
+    [
+        ([], 2, Contention(), 0.0),
+        ([10, 10, 10], 1, Contention(), 30.0),
+        ([10, 10, 10], 2, Contention(2, 1.6), 10 + 10 / 1.6),  # the last one runs alone
+        ([10, 4], 2, Contention(2, 1.5), 4 + 6 / 1.5),
+        ([10, 4], 8, Contention(2, 1.5), 4 + 6 / 1.5),
+        ([12, 12, 12, 12, 6], 4, Contention(2, 1.5), 12 + 6 / 3),  # four take turns on two cores, the fifth is alone
+        ([0.0, 5.0], 1, Contention(), 5.0),
+    ],
+)
+def test_seconds_until_the_last_trial_ends(
+    trials: list[float], slots: int, contention: Contention, expected: float
+) -> None:
+    assert wall_seconds(trials, slots, contention) == pytest.approx(expected)
+
+
+def test_trials_are_measured_side_by_side(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process takes ten seconds, this one six when it is alone."""
+    of = load_sweep(folder / "sweep.yaml", ["learners=[{name: online}]"])
+    store = open_store(of)
+    trials = list(make_plan(of, store.hash).trials)
+    times = iter([10.0, 6.0])
+    monkeypatch.setattr(cost, "measure", lambda *of: {trials[0].key: Cost(15, next(times), 1.0, 0, 0, 0)})
+    started = []
+
+    @contextmanager
+    def another(*of: object) -> Iterator[Any]:
+        started.append(of)
+        yield SimpleNamespace(wait=int, start=id, result=lambda: {trials[0].key: Cost(15, 14.0, 1.0, 0, 0, 0)})
+
+    monkeypatch.setattr(cost_process, "_process", another)
+    monkeypatch.setattr(cost_process.os, "cpu_count", lambda: 3)
+    costs, contention = estimate(of, trials, store, 6)
+    assert len(started) == 2 and contention == Contention(3, (10 + 14 + 14) / 3 / 6)
+    assert costs[trials[0].key].seconds == pytest.approx((10 + 14 + 14) / 3 * 2)  # six take turns on three cores
+
+
+def test_another_process_measures_the_same_trials(folder: Path) -> None:
+    of = load_sweep(folder / "sweep.yaml", ["learners=[{name: online}, {name: foml, alpha1: 1.0e+38}]"])
+    store = open_store(of)
+    trials = list(make_plan(of, store.hash).trials)
+    with cost_process._process(of, trials, store) as other:
+        counts = cost.count_gradients(of, trials, store)
+        other.wait()
+        other.start(counts)
+        theirs, ours = other.result(), cost.measure(of, trials, store, counts)
+    assert theirs is not None and [replace(each, seconds=0, memory=0) for each in theirs.values()] == [
+        replace(each, seconds=0, memory=0) for each in ours.values()
+    ]
+    assert theirs[trials[0].key].memory > 50e6
+    assert theirs[trials[0].key].seconds > 0 and "overflow" in theirs[trials[1].key].problem
+    with cost_process._process(of, trials, store) as other:
+        other.wait()
+        other.start("no counts")  # it ends with an error
+        assert other.result() is None
 
 
 def test_gpus_limit_the_slots_as_in_a_run(folder: Path) -> None:

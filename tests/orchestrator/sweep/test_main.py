@@ -23,7 +23,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from learners import checkpoint
-from orchestrator import predict, rerun
+from orchestrator import predict, rerun, run_one
 from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.plan.plan import Configuration
 from orchestrator.protocol import metrics
@@ -31,7 +31,7 @@ from orchestrator.protocol import online as protocol
 from orchestrator.report import write as report_write
 from orchestrator.sweep import api
 from orchestrator.system import hardware
-from orchestrator.tracking import provenance
+from orchestrator.tracking import provenance, tables
 from orchestrator.tracking.reader import load_curves
 from streams import recipes
 from streams.build import cached
@@ -63,7 +63,8 @@ def test_the_command_succeeds_and_names_its_files(
     assert "4/4 trials done · ETA 0:00" in done.stderr
     for words in ("K=1", "K=2", "foml", "online", "tfs", "best: ", "report: results/tiny/report", "learner.pt"):
         assert words in done.stdout
-    assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in done.stdout
+    assert "\ncurves: results/tiny/report/report.html\n" in done.stdout
+    assert "curves in MLflow: foml ui tiny\n" in done.stdout
     assert (folder / "results/tiny/report/learning_curves.png").stat().st_size > 10_000
     assert (folder / "results/tiny/report/curves.csv").exists()
 
@@ -81,6 +82,23 @@ def test_curves_are_those_of_the_bare_protocol(finished: tuple[Path, subprocess.
     ]
     assert len(same) == 1
     assert_same(same[0], bare.curves)
+
+
+def test_run_one_has_the_curves_of_the_sweep(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, _ = finished
+    stream = {"name": "rainbow_digits", "tasks": 3, "train": 50, "validation": 12, "test": 12}
+    one = run_one("foml", K=2, stream=stream, seeds=2, progress=False)
+    (curves,) = [each for key, each in curves_of(folder, "tiny").items() if key.startswith(one.configuration.hash)]
+    assert_same(one.measured, curves)
+    costs = ["seconds", "peak_memory_mb"]  # of another process
+    columns = ["configuration", "learner", "seed", "metric", "step", "value"]
+    in_mlflow = load_curves("tiny", uri(folder))
+    in_mlflow = in_mlflow[in_mlflow["configuration"] == one.configuration.hash]
+    here, there = (
+        frame[~frame["metric"].isin(costs)].sort_values(columns[:5])[columns].reset_index(drop=True)
+        for frame in (one.curves, in_mlflow)
+    )
+    assert len(here) > 2 * 15 and here.equals(there.astype(here.dtypes))
 
 
 def test_mlflow_has_every_point_once(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
@@ -135,7 +153,7 @@ def test_every_task_left_a_checkpoint_that_predicts(
     bare = protocol.assemble(cached(recipe, [0, 1]), "foml", {"K": 2}, [0, 1])
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 28, 28), dtype=np.uint8)
     x = torch.from_numpy(pixels).float().div(255).expand(2, -1, -1, -1, -1)
-    (trial,) = folder.glob(f"results/tiny/{of.data.tags['foml.configuration']}-*")
+    (trial,) = folder.glob(f"results/tiny/{of.data.tags['foml_internal.configuration']}-*")
     for batches in (5, 10, 15):
         bare.advance(5)
         wanted = bare.learner.predict(x).softmax(-1).numpy()
@@ -187,7 +205,7 @@ def test_the_result_as_one_json_document(finished: tuple[Path, subprocess.Comple
         assert one["values"] == {"0": pytest.approx(values[0]), "1": pytest.approx(values[1])}
         assert (one["n"], one["seeds"], one["complete"], one["usable"]) == (2, [0, 1], True, True)
         assert one["low"] < one["mean"] < one["high"] or values[0] == values[1]
-        assert client.get_run(one["run_id"]).data.tags["foml.configuration"] == one["configuration"]
+        assert client.get_run(one["run_id"]).data.tags["foml_internal.configuration"] == one["configuration"]
     assert content["winner"] == min(content["configurations"], key=lambda one: one["mean"])
     assert f"best: {content['winner']['label']}" in first.stdout
 
@@ -378,7 +396,9 @@ def test_plan_starts_nothing(tmp_path: Path) -> None:
 def runs_of(folder: Path, kind: str) -> list[Run]:
     client = MlflowClient(uri(folder))
     experiment = client.search_experiments(filter_string="name = 'tiny'")[0].experiment_id
-    return list(client.search_runs([experiment], f"tags.`foml.kind` = '{kind}'", order_by=["tags.`foml.run_key`"]))
+    return list(
+        client.search_runs([experiment], f"tags.`foml.kind` = '{kind}'", order_by=["tags.`foml_internal.run_key`"])
+    )
 
 
 def artifact(folder: Path, run_id: str, path: str, into: Path) -> str:
@@ -401,7 +421,7 @@ def test_every_run_says_where_it_comes_from(
         assert tags["foml.command"].startswith("python -m orchestrator.sweep --local ")
         if run_ is not parent:  # the sweep's own run says who wrote it last
             assert tags["foml.command"] == "python -m orchestrator.sweep --local sweep.yaml keep_checkpoints=all"
-        assert len(tags["foml.store"]) == 64
+        assert len(tags["foml_internal.store"]) == 64
         assert ("foml.git_diff" in tags) == (dirty == "true")
     for run_ in [*configurations, *seeds]:
         assert run_.data.tags["foml.device"] == hardware.device_name(torch.device("cpu"))
@@ -415,7 +435,7 @@ def test_every_run_says_where_it_comes_from(
     )
     for run_ in configurations:
         described = json.loads(artifact(folder, run_.info.run_id, "configuration.json", tmp_path))
-        assert described["hash"] == run_.data.tags["foml.configuration"]
+        assert described["hash"] == run_.data.tags["foml_internal.configuration"]
         assert Configuration(**described["configuration"]).hash == described["hash"]
         assert described["stacks"] == [[0, 1]]
 
@@ -441,17 +461,34 @@ def test_a_run_again_gives_the_same_curves(
             assert all(line.endswith("points, the same, bit for bit") for line in lines)
 
 
+@pytest.mark.parametrize("source", ["the table", "points in MLflow"])
 def test_another_value_is_found_by_a_rerun(
-    finished: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: tuple[Path, subprocess.CompletedProcess[str]],
+    source: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """In the configuration's table of all values, and, where it is missing, in the points of the seed's run."""
     folder, _ = finished
-    run_id = runs_of(folder, "seed")[0].info.run_id
+    run = runs_of(folder, "seed")[0]
+    parent = run.data.tags["mlflow.parentRunId"]
     shutil.copy(folder / "mlflow.db", tmp_path)
+    artifacts = tmp_path / "artifacts"
+    artifacts.mkdir()
+    artifact(folder, parent, "configuration.json", artifacts)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
-        where = f"run_uuid = '{run_id}' and key = 'online_loss'"
+        database.execute(f"update runs set artifact_uri = '{artifacts}' where run_uuid = '{parent}'")
+        where = f"run_uuid = '{run.info.run_id}' and key = 'online_loss'"
         database.execute(f"update metrics set value = value + 0.25 where {where} and step = 7")
         database.execute(f"update metrics set value = value + 0.125 where {where} and step = 5")
-    assert rerun.main([run_id, "--tracking-uri", uri(tmp_path)]) == 1
+    if source == "the table":
+        client = MlflowClient(uri(folder))
+        table = tables.read(client, parent, client.get_run(parent).info.artifact_uri, tables.CURVES_FILE, None)
+        rows = (table.seed == int(run.data.tags["foml.seed"])) & (table.metric == "online_loss")
+        table.loc[rows & (table.step == 7), "value"] += 0.25
+        table.loc[rows & (table.step == 5), "value"] += 0.125
+        tables.keep(MlflowClient(uri(tmp_path)), parent, {tables.CURVES_FILE: table})
+    assert rerun.main([run.info.run_id, "--tracking-uri", uri(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("seed ") and lines[0].endswith("different")
     assert lines[1:] == ["  online_loss: differs at 2 of 15 steps, by at most 0.25 at step 7; first at step 5"]

@@ -1,5 +1,6 @@
 """The exit code and the winner are those of the present sweep, whatever an earlier version contained."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -50,11 +51,21 @@ def ended(root: Path, uri: str, *trials: Trial, untracked: tuple[TrackingProblem
     return report_on(checked, Journal(root, sweep.plan), outcome, list(untracked), StopRequest())
 
 
+def sentence(result: SweepResult) -> list[str]:
+    """The line after the one with the best configuration."""
+    lines = result.text.splitlines()
+    return [line for before, line in itertools.pairwise(lines) if before.startswith("best: ")]
+
+
 def test_a_removed_configuration_neither_wins_nor_decides_the_exit_code(tmp_path, tracking_uri):
     first = ended(tmp_path / "sweep", tracking_uri, GOOD, OTHER)
     assert (first.exit_code, first.best) == (ExitCode.SUCCESS, "online")
     shrunk = ended(tmp_path / "sweep", tracking_uri, OTHER)
     assert (shrunk.exit_code, shrunk.best) == (ExitCode.SUCCESS, "tfs")
+    assert sentence(first) == [
+        "online leads: its cumulative error of 0.1289 is 0.4428 ± 0.1213 below that of tfs, the best of the other learners. "
+        "The difference is significant with 2 seeds (p = 0.014)."
+    ]
     content = json.loads(shrunk.json)
     assert content["winner"]["label"] == "tfs"
     assert [(one["label"], one["withdrawn"], one["usable"]) for one in content["configurations"]] == [

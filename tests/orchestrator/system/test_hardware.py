@@ -1,4 +1,4 @@
-"""GPUs as `nvidia-smi` reports them, and the memory of this process."""
+"""GPUs as `nvidia-smi` reports them, threads of torch, and the memory of this process."""
 
 import os
 from pathlib import Path
@@ -19,6 +19,21 @@ def test_gpus_as_nvidia_smi_reports_them(tmp_path: Path, monkeypatch: pytest.Mon
     assert hardware.gpus() == [hardware.Gpu(0.87, 3000 * mib, 81559 * mib), hardware.Gpu(None, 0, 81559 * mib)]
     tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
     assert hardware.gpus() == []
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0.01, 1), (1, 1), (2, 2), (2.9, 2)])
+def test_a_thread_for_each_whole_cpu(cpus: float, threads: int) -> None:
+    hardware.set_threads(cpus)
+    try:
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_threads_are_set_in_one_place() -> None:
+    root = Path(hardware.__file__).parents[2]
+    files = (file for package in ("learners", "orchestrator", "streams") for file in (root / package).rglob("*.py"))
+    assert [file.name for file in files if "set_num_threads(" in file.read_text()] == ["hardware.py"]
 
 
 def test_memory_of_this_process() -> None:

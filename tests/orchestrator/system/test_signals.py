@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+import sys
 import threading
 
 import pytest
@@ -28,6 +29,25 @@ def test_while_trials_run_the_first_signal_requests_a_stop_and_the_second_interr
         assert lines == ["stopping: the chunks in flight are finished and kept (a second signal stops immediately)"]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
+
+
+def test_an_interrupt_where_python_ignores_exceptions_is_raised_again(capfd: pytest.CaptureFixture[str]) -> None:
+    """Here in a finalizer: the sweep must stop, and no traceback may appear."""
+
+    class Owner:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def run() -> None:
+        with StopRequest().signals():
+            Owner()
+            threading.Event().wait(10)
+
+    hook = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert sys.unraisablehook is hook
+    assert capfd.readouterr().err == ""
 
 
 def test_the_first_reason_is_kept() -> None:

@@ -74,3 +74,23 @@ def test_the_command_line_can_be_pasted(
     monkeypatch.setattr(sys, "orig_argv", original)
     monkeypatch.setattr(sys, "argv", words)
     assert provenance.command_line() == line
+
+
+def test_mlflows_own_tags_name_source_commit_and_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "someone")
+    monkeypatch.setattr(provenance, "git_state", lambda: ("abc", "false"))
+    for original, source in (
+        (["python3", "-m", "orchestrator.sweep", "a b.yaml"], "orchestrator.sweep"),
+        (["python3", "/bin/foml", "sweep", "storage=s3://key:secret@bucket"], "foml"),
+    ):
+        monkeypatch.setattr(sys, "orig_argv", original)
+        monkeypatch.setattr(sys, "argv", original[1:])
+        tags = provenance.collect("hash", Path("store"), "{}").tags
+        assert {key: value for key, value in tags.items() if key.startswith("mlflow.")} == {
+            "mlflow.source.name": source,
+            "mlflow.source.type": "LOCAL",
+            "mlflow.source.git.commit": "abc",
+            "mlflow.user": "someone",
+        }
+    monkeypatch.setattr(provenance, "git_state", lambda: ("unknown", "unknown"))
+    assert "mlflow.source.git.commit" not in provenance.collect("hash", Path("store"), "{}").tags

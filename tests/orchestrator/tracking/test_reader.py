@@ -1,8 +1,13 @@
 """`load_curves` returns the curves that were written."""
 
+import hashlib
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
@@ -23,7 +28,8 @@ def expected_points(sweep, stop=None):
     for trial in sweep.plan.trials:
         curves = sweep.whole[trial.key]
         error = metrics.held_out(curves)
-        by_name = {**curves.by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
+        by_batch = {"diagnostics/distance" if name == "distance" else name: c for name, c in curves.by_batch.items()}
+        by_name = {**by_batch, "validation_error": error, "cumulative_error": metrics.cumulative(error)}
         within = curves.by_batch["online_error"].reshape(len(trial.seeds), -1, synthetic.BATCHES_PER_TASK).mean(axis=1)
         for name, curve in by_name.items():
             for row, seed in enumerate(trial.seeds):
@@ -39,12 +45,14 @@ def expected_points(sweep, stop=None):
 
 
 def in_histories(points):
-    """The points that MLflow has as metrics: of the diagnostic, which starts at batch 1, one in n batches."""
-    return {
-        key: value
-        for key, value in points.items()
-        if key[2] != "distance" or key[3] == 1 or key[3] % synthetic.DIAGNOSTICS_EVERY == 0
-    }
+    """The points that MLflow has as metrics: of the diagnostic, the mean of every n batches at the last of them."""
+    every, blocks = synthetic.DIAGNOSTICS_EVERY, {}
+    for (configuration, seed, name, step), value in points.items():
+        if name == "diagnostics/distance":
+            end = min((step // every + 1) * every, synthetic.BATCHES) - 1
+            blocks.setdefault((configuration, seed, name, end), []).append(value)
+    means = {key: pytest.approx(np.mean(values)) for key, values in blocks.items()}
+    return {key: value for key, value in points.items() if key[2] != "diagnostics/distance"} | means
 
 
 def as_points(frame):
@@ -95,9 +103,10 @@ def test_damaged_tables_are_never_read(sweep, tracking_uri, tmp_path, caplog, da
         damage(sorted((tmp_path / "store").rglob(name))[0])
     points, expected = as_points(load_curves(NASTY, tracking_uri)), expected_points(sweep)
     (thin,) = {trial.configuration.hash for trial in sweep.plan.trials} - {
-        key[0] for key in expected.keys() & points.keys() if key[2:] == ("distance", 2)
+        key[0] for key in expected.keys() & points.keys() if key[2:] == ("diagnostics/distance", 2)
     }  # its curves are read from the histories
-    assert points == {key: value for key, value in expected.items() if key[0] != thin or key in in_histories(expected)}
+    whole = {key: value for key, value in expected.items() if key[0] != thin}
+    assert points == whole | {key: value for key, value in in_histories(expected).items() if key[0] == thin}
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith("curves.parquet of ") and "): damaged (" in line
     assert reader.test_errors_of(reader.find_sweep(NASTY, tracking_uri))["configuration"].nunique() == 2
@@ -177,6 +186,21 @@ def test_a_running_sweep(sweep, tracking_uri):
         and key[3] < (learned // 10 if key[2] in ("validation_error", "cumulative_error") else learned)
     }
     assert as_points(load_curves(NASTY, tracking_uri)) == expected
+    # Once a trial has ended, whatever the end, its configuration has a table of every value.
+    first_trial, other = sweep.plan.trials[:2]
+    sweep.write_chunk(first_trial, 20)
+    writer.interrupted(first_trial.key)
+    assert writer.drain() == []
+    points = as_points(load_curves(NASTY, tracking_uri))
+    assert (
+        sum(key[0] == first_trial.configuration.hash and key[2] == "diagnostics/distance" for key in points) == 3 * 19
+    )
+    assert points.items() >= {k: v for k, v in expected.items() if k[0] == other.configuration.hash}.items()
+    # It runs again: until its next end, MLflow's points are the newest.
+    writer.results(first_trial.key, sweep.part(first_trial, 20, 40))
+    assert writer.drain() == []
+    points = as_points(load_curves(NASTY, tracking_uri))
+    assert sum(key[0] == first_trial.configuration.hash and key[2] == "diagnostics/distance" for key in points) == 3 * 5
     writer.close("KILLED")
 
 
@@ -212,6 +236,93 @@ def test_a_configuration_is_marked_as_removed_until_the_sweep_contains_it_again(
     assert writer.drain() == []
     assert removed(tracking_uri) == {"online": False, "tfs": False, "toe": False}
     writer.close("FINISHED")
+
+
+def rename_as_before(tracking_uri: str) -> None:
+    """Give every run of a database the names that earlier versions wrote."""
+    path = tracking_uri.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as database, database:
+        for table in ("tags", "metrics", "latest_metrics"):
+            for folder, name in (("foml_internal.", "foml."), ("diagnostics/", ""), ("interval/", "")):
+                change = f"UPDATE {table} SET key = replace(key, '{folder}', '{name}')"
+                database.execute(f"{change} WHERE key LIKE '{folder.replace('_', '!_')}%' ESCAPE '!'")
+        for file in Path(path).parent.rglob("curves.parquet"):
+            frame = pd.read_parquet(file)
+            frame["metric"] = frame.metric.str.removeprefix("diagnostics/")
+            frame.to_parquet(file, index=False)
+            digest, run_id = hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.parent.name
+            change = "UPDATE tags SET value = ? WHERE key = 'foml.sha256.curves.parquet' AND run_uuid = ?"
+            assert database.execute(change, (digest, run_id)).rowcount == 1
+
+
+def test_runs_of_an_earlier_version_are_read_and_resumed(sweep, tracking_uri):
+    *complete, started = sweep.plan.trials
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
+    writer.start()
+    for trial in complete:
+        sweep.write_chunk(trial)
+        writer.finished(trial.key)
+    writer.results(started.key, sweep.part(started, 0, 20))
+    sweep.write_chunk(started, 20)
+    writer.interrupted(started.key)
+    parent = writer.close("KILLED")
+    before, table = reader.find_sweep(NASTY, tracking_uri), as_points(load_curves(NASTY, tracking_uri))
+    rename_as_before(tracking_uri)
+    runs = reader.find_sweep(NASTY, tracking_uri)
+    assert [(each.hash, each.complete, each.digests.keys()) for each in runs.configurations] == [
+        (each.hash, each.complete, each.digests.keys()) for each in before.configurations
+    ]
+    assert as_points(load_curves(NASTY, tracking_uri)) == table
+    assert {
+        runs.client.get_run(each.run_id).data.tags.get("foml_internal.run_key") for each in runs.configurations
+    } == {None}
+    kept = {each.run_id: runs.client.get_run(each.run_id).data.metrics for each in runs.configurations if each.complete}
+    writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, {}, synthetic.START_MS)
+    writer.start()
+    for trial in sweep.plan.trials:
+        sweep.write_chunk(trial)
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    assert writer.close("FINISHED") == parent
+    resumed = reader.find_sweep(NASTY, tracking_uri)
+    assert [(each.run_id, each.complete) for each in resumed.configurations] == [
+        (each.run_id, True) for each in before.configurations
+    ]
+    assert {run_id: runs.client.get_run(run_id).data.metrics for run_id in kept} == kept  # written once
+    assert as_points(load_curves(NASTY, tracking_uri)) == expected_points(sweep)
+    # MLflow's points of the run that an earlier version began have the diagnostic under both names.
+    seed = resumed.configurations[-1].seeds[0]
+    assert {"distance", "diagnostics/distance"} <= set(seed.metrics)
+    curves = reader.curves_of_run(resumed.client, seed.run_id, seed.metrics)
+    assert "distance" not in curves and len(curves["diagnostics/distance"]) == -(-synthetic.BATCHES // 7)
+
+
+def test_a_grown_sweep_has_the_labels_and_the_order_of_its_plan(tmp_path, tracking_uri):
+    single = Trial(synthetic.configuration("foml", K=1), (0, 1))
+    single = replace(single, configuration=replace(single.configuration, label="foml"))
+    first = synthetic.make_sweep(tmp_path / "results", "sweep", Trial(synthetic.configuration("tfs"), (0, 1)), single)
+    synthetic.write_all(first, tracking_uri)
+    assert [runs.label for runs in reader.find_sweep("sweep", tracking_uri).configurations] == ["tfs", "foml"]
+    foml = [Trial(synthetic.configuration("foml", K=K), (0, 1)) for K in (5, 1)]
+    assert foml[1].key == single.key
+    online = Trial(synthetic.configuration("online"), (0, 1))
+    grown = synthetic.make_sweep(tmp_path / "results", "sweep", online, *foml)
+    writer = Writer(tracking_uri, "experiment", grown.plan, grown.root, {}, synthetic.START_MS)
+    writer.start()
+    for trial in (foml[0], online):  # in another order than the plan's
+        grown.write_chunk(trial)
+        writer.finished(trial.key)
+    writer.finished(single.key)
+    assert writer.drain() == []
+    writer.close("FINISHED")
+    runs = reader.find_sweep("sweep", tracking_uri)
+    assert [each.label for each in runs.configurations] == ["online", "foml K=5", "foml K=1", "tfs"]
+    kept = runs.configurations[2]
+    assert runs.client.get_run(kept.run_id).info.run_name == "foml K=1"
+    assert {runs.client.get_run(seed.run_id).data.tags["foml.label"] for seed in kept.seeds} == {"foml K=1"}
+    names = [runs.client.get_run(seed.run_id).info.run_name for seed in kept.seeds]
+    assert names == ["foml K=1 · seed 0", "foml K=1 · seed 1"]
+    assert set(load_curves("sweep", tracking_uri).label) == {"online", "foml K=5", "foml K=1", "tfs"}
 
 
 def test_the_newest_of_two_experiments_or_the_named_one(sweep, tmp_path, tracking_uri):

@@ -12,7 +12,11 @@ import pytest
 from mlflow import MlflowClient
 
 from orchestrator.plan.plan import Trial
+from orchestrator.report.comparison import compare
 from orchestrator.tracking import writer as tracking
+from orchestrator.tracking.names import run_name
+from orchestrator.tracking.reader import curves_of, find_sweep, load_curves
+from orchestrator.tracking.writer import Writer
 from tests.orchestrator import synthetic_sweep as synthetic
 from tests.orchestrator.tracked_sweep import TrackedRuns, assert_seed_runs_hold, writer_of
 
@@ -47,6 +51,10 @@ def test_run_tree_names_tags_and_parameters(sweep, tracking_uri):
     assert parent.info.run_name == "sweep" and parent.info.start_time == synthetic.START_MS
     assert parent.data.tags["foml.git_commit"] == "abc"
     assert "mlflow.parentRunId" not in parent.data.tags
+    best = min(tracked.one("configuration", t.configuration.hash).data.metrics["objective"] for t in sweep.plan.trials)
+    assert parent.data.metrics == {"trials": 2, "trials_finished": 2, "trials_failed": 0, "best_objective": best}
+    assert parent.data.params == {"objective.metric": "cumulative_error", "objective.mode": "min"}
+    assert parent.data.tags["foml.seeds"] == "0-2" and parent.data.tags["foml.search"] == "{}"
     assert (
         json.loads(Path(tracked.client.download_artifacts(parent_id, "sweep.json")).read_text()) == sweep.plan.resolved
     )
@@ -68,12 +76,40 @@ def test_run_tree_names_tags_and_parameters(sweep, tracking_uri):
         }  # fmt: skip
         for seed in trial.seeds:
             seed_run = tracked.one("seed", configuration.hash, seed)
-            assert seed_run.info.run_name == f"seed {seed}"
+            assert seed_run.info.run_name == f"{configuration.label} · seed {seed}"
             assert seed_run.data.tags["mlflow.parentRunId"] == run.info.run_id
             assert seed_run.data.params == run.data.params | {"seed": str(seed)}
             assert seed_run.info.start_time == synthetic.START_MS + 500
             assert seed_run.info.end_time == synthetic.START_MS + 3_000
-    assert len({run.data.tags["foml.run_key"] for run in tracked.runs}) == 9
+    assert len({run.data.tags["foml_internal.run_key"] for run in tracked.runs}) == 9
+
+
+def test_a_sweep_run_has_its_task_store_as_data_set_and_the_stream_as_parameters(sweep, tracking_uri):
+    stream = {"name": "rainbow_digits", "options": {"tasks": 6}, "store": "0" * 64, "schedule": {"name": "sequential"}}
+    sweep.plan.resolved.update(stream=stream, network="rainbow", batch_size=10, seeds=[0, 1, 2, 7])
+    store = {"foml_internal.store": "0123456789abcdef" * 4, "foml.store_path": "/stores/rainbow"}
+    for search in ("random", "optuna"):  # a later start can change the search
+        sweep.plan.resolved["search"] = {"algorithm": search, "samples": 20}
+        writer = Writer(tracking_uri, "experiment", sweep.plan, sweep.root, store, synthetic.START_MS)
+        writer.start()
+        writer.close("FINISHED")
+    run = TrackedRuns(tracking_uri).one("sweep")
+    assert run.data.params == {
+        "stream": "rainbow_digits", "stream.options.tasks": "6", "stream.schedule.name": "sequential",
+        "stream.store": "0" * 64, "network": "rainbow", "batch_size": "10", "objective.metric": "cumulative_error",
+        "objective.mode": "min",
+    }  # fmt: skip
+    assert run.data.tags["foml.seeds"] == "0-2,7"
+    assert json.loads(run.data.tags["foml.search"]) == {"algorithm": "optuna", "samples": 20}
+    assert "best_objective" not in run.data.metrics and run.data.metrics["trials_finished"] == 0
+    (data,) = run.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest) == ("rainbow_digits", "0123456789abcdef0123456789abcdef0123")
+    assert json.loads(data.dataset.source) == {"uri": "/stores/rainbow"} and data.dataset.source_type == "local"
+
+
+def test_names_of_runs_fit_every_database():
+    assert run_name("x" * 250) == "x" * 250 and run_name("x" * 251) == "x" * 249 + "…"
+    assert run_name("x" * 300, 17) == "x" * 239 + "… · seed 17" and len(run_name("x" * 300, 17)) == 250
 
 
 def test_artifacts_are_stored_beside_the_database(sweep, tracking_uri, tmp_path):
@@ -90,11 +126,11 @@ def test_artifacts_are_stored_beside_the_database(sweep, tracking_uri, tmp_path)
         flat = {(name, step): value for name, steps in points.items() for step, (value, _) in steps.items()}
         mine = frame[frame.seed == seed]
         table = dict(zip(zip(mine.metric, mine.step, strict=True), mine.value, strict=True))
-        assert flat == {key: value for key, value in table.items() if key in flat}
-        assert {key[0] for key in table.keys() - flat.keys()} == {"distance"}, (
-            "the table has every value of a diagnostic"
-        )
-        assert sum(key[0] == "distance" for key in table) == synthetic.BATCHES - 1
+        means = {key for key in flat if key[0] == "diagnostics/distance"}  # MLflow has means, the table every value
+        assert {key: flat[key] for key in flat.keys() - means} == {
+            key: value for key, value in table.items() if key[0] != "diagnostics/distance"
+        }
+        assert sum(key[0] == "diagnostics/distance" for key in table) == synthetic.BATCHES - 1
         assert "test_error" not in points, "no configuration may be selected by it"
     held_back = pd.read_parquet(tracked.client.download_artifacts(run.info.run_id, "test_error.parquet"))
     expected = sweep.whole[trial.key].evaluations["test_error"].reshape(-1, len(trial.seeds))
@@ -118,27 +154,45 @@ def test_mean_curves_of_a_configuration(tmp_path, tracking_uri):
         return {step: value for step, (value, _) in points[name].items()}
 
     assert values("validation_error") == pytest.approx({0: 0.2, 1: 0.3, 2: 0.2, 3: 0.2})
-    assert values("validation_error_low") == pytest.approx(
+    assert values("interval/validation_error_low") == pytest.approx(
         {0: 0.2 - 0.1 * t, 1: 0.3 - 0.2 * t, 2: 0.2, 3: 0.2 - 0.2 * t}
     )
-    assert values("validation_error_high") == pytest.approx(
+    assert values("interval/validation_error_high") == pytest.approx(
         {0: 0.2 + 0.1 * t, 1: 0.3 + 0.2 * t, 2: 0.2, 3: 0.2 + 0.2 * t}
     )
     # Seed 0: 0.1, 0.3, 0.8/3, 0.2. Seed 1: 0.3, 0.2, 0.2, 0.25.
     assert values("cumulative_error") == pytest.approx({0: 0.2, 1: 0.25, 2: 0.7 / 3, 3: 0.225})
     half = {0: 0.1, 1: 0.05, 2: 0.1 / 3, 3: 0.025}
     means = values("cumulative_error")
-    assert values("cumulative_error_high") == pytest.approx({step: means[step] + half[step] * t for step in half})
-    assert values("online_error") == pytest.approx({19: 0.4, 39: 0.4})
-    assert values("online_error_high") == pytest.approx({19: 0.4 + 0.2 * t, 39: 0.4})
+    assert values("interval/cumulative_error_high") == pytest.approx(
+        {step: means[step] + half[step] * t for step in half}
+    )
+    assert values("online_error") == pytest.approx(dict.fromkeys(range(40), 0.4))
+    first, later = dict.fromkeys(range(20), 0.4 + 0.2 * t), dict.fromkeys(range(20, 40), 0.4)
+    assert values("interval/online_error_high") == pytest.approx(first | later)
     assert points["objective"] == {0: (pytest.approx(0.225), end)}
-    assert points["objective_low"] == {0: (pytest.approx(0.225 - 0.025 * t), end)}
+    assert points["interval/objective_low"] == {0: (pytest.approx(0.225 - 0.025 * t), end)}
     assert points["seconds"] == {0: (1.0, end)}
     assert points["adaptation"] == {10 * k: (pytest.approx(0.4), end) for k in range(10)}
     assert points["gradient_evaluations_per_datapoint"] == {0: (3.0, end)}
     assert {step: time for step, (_, time) in points["validation_error"].items()} == {
         0: synthetic.START_MS + 1_000, 1: synthetic.START_MS + 1_000, 2: end, 3: end
     }  # fmt: skip
+
+
+def test_an_objective_of_another_kind_is_a_metric_of_each_seed(tmp_path, tracking_uri):
+    trial = Trial(synthetic.configuration("online"), (0, 1))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial, batches=40)
+    sweep.whole[trial.key].evaluations["error"][:] = [0.1, 0.3, 0.5, 0.1, 0.2, 0.2, 0.0, 0.4]
+    sweep.plan.resolved["objective"] = {"metric": "validation_error", "mode": "min", "last": 2}
+    synthetic.write_all(sweep, tracking_uri)
+    tracked = TrackedRuns(tracking_uri)
+    assert tracked.one("sweep").data.tags["foml.objective"] == "validation_error_last_2"
+    by_seed = [tracked.one("seed", trial.configuration.hash, seed).data.metrics["objective"] for seed in (0, 1)]
+    assert by_seed == pytest.approx([0.1, 0.3])
+    assert tracked.one("configuration").data.metrics["objective"] == pytest.approx(0.2)
+    (row,) = compare(sweep := find_sweep("sweep", tracking_uri), curves_of(sweep))
+    assert row.values == pytest.approx({0: 0.1, 1: 0.3})
 
 
 def test_one_seed_has_no_interval(tmp_path, tracking_uri):
@@ -170,10 +224,10 @@ def test_a_diverged_seed_is_marked_and_not_averaged_away(tmp_path, tracking_uri)
     assert list(tracked.points(runs[1])["online_error"]) == list(range(25))
     assert list(tracked.points(runs[1])["validation_error"]) == [0, 1]
     assert list(tracked.points(runs[1])["cumulative_error"]) == [0, 1]
-    assert 7 not in tracked.points(runs[2])["distance"]
+    assert 7 not in tracked.points(runs[2])["diagnostics/distance"]
     configuration = tracked.one("configuration")
     assert list(tracked.points(configuration)["validation_error"]) == [0, 1]
-    assert list(tracked.points(configuration)["online_error"]) == [19]
+    assert list(tracked.points(configuration)["online_error"]) == list(range(25))
     assert "objective" not in configuration.data.metrics, "it would be sorted to the top"
     assert configuration.data.tags["foml.diverged"] == "1 at batch 25, 2 at batch 7"
 
@@ -200,7 +254,7 @@ def test_nothing_stays_running(tmp_path, tracking_uri):
         trial.configuration.learner: [
             run.info.status
             for run in tracked.runs
-            if run.data.tags.get("foml.configuration") == trial.configuration.hash
+            if run.data.tags.get("foml_internal.configuration") == trial.configuration.hash
         ]
         for trial in trials
     }
@@ -321,6 +375,7 @@ def test_points_are_written_by_the_thousand(tmp_path, tracking_uri, monkeypatch)
     monkeypatch.setattr(MlflowClient, "log_batch", counted)
     trial = Trial(synthetic.configuration("foml"), (0,))
     sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial, batches=4_000)
+    sweep.plan.resolved["tracking"]["points"] = 4_000
     writer = writer_of(tracking_uri, sweep)
     writer.results(trial.key, sweep.part(trial, 0, 20))
     assert writer.drain() == []
@@ -329,8 +384,66 @@ def test_points_are_written_by_the_thousand(tmp_path, tracking_uri, monkeypatch)
     assert writer.drain() == []
     run = TrackedRuns(tracking_uri).one("seed")
     points = sum(map(len, TrackedRuns(tracking_uri).points(run).values()))
-    diagnostics = {1, *range(synthetic.DIAGNOSTICS_EVERY, 4_000, synthetic.DIAGNOSTICS_EVERY)}
-    assert points == 2 * 4_000 + len(diagnostics) + 2 * 400
-    new = points - 2 * 20 - sum(step < 20 for step in diagnostics) - 2 * 2
+    diagnostics = -(-4_000 // synthetic.DIAGNOSTICS_EVERY)
+    assert points == 2 * 4_000 + diagnostics + 2 * 400
+    new = points - 2 * 20 - 20 // synthetic.DIAGNOSTICS_EVERY - 2 * 2
     assert sizes == [1_000] * (new // 1_000) + [new % 1_000]
     writer.close("FINISHED")
+
+
+def test_seeds_without_runs(tmp_path, tracking_uri, monkeypatch):
+    """The configuration's run has each seed's final values and fate, and its table every point."""
+    done, stopped = Trial(synthetic.configuration("online"), (0, 1, 2)), Trial(synthetic.configuration("tfs"), (0, 1))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", done, stopped)
+    sweep.plan.resolved["tracking"]["seed_runs"] = False
+    curves = sweep.whole[done.key]
+    curves.diverged[1] = 25
+    for curve in curves.by_batch.values():
+        curve[1, 25:] = math.nan
+    curves.evaluations["error"][(curves.evaluations["seed"] == 1) & (curves.evaluations["batch"] >= 25)] = math.nan
+    calls = []
+    for name in ("create_run", "search_runs", "update_run"):
+        call = getattr(MlflowClient, name)
+        monkeypatch.setattr(
+            MlflowClient,
+            name,
+            lambda *args, _call=call, _name=name, **named: calls.append(_name) or _call(*args, **named),
+        )
+    writer = writer_of(tracking_uri, sweep)
+    assert writer.drain() == []
+    calls.clear()
+    for part in sweep.slices(done):
+        writer.results(done.key, part)
+    writer.results(stopped.key, sweep.part(stopped, 0, 20))
+    assert writer.drain() == []
+    assert calls == ["create_run"] * 2, "nothing of a new configuration is searched"
+    running = find_sweep("sweep", tracking_uri)
+    assert [seed.status for runs in running.configurations for seed in runs.seeds] == ["RUNNING"] * 5
+    sweep.write_chunk(done)
+    sweep.write_chunk(stopped, 20)
+    writer.finished(done.key)
+    writer.stopped(stopped.key, 20)
+    assert writer.drain() == []
+    writer.close("FINISHED")
+    tracked = TrackedRuns(tracking_uri)
+    assert [run.data.tags["foml.kind"] for run in tracked.runs].count("seed") == 0 and len(tracked.runs) == 3
+    first, second = find_sweep("sweep", tracking_uri).configurations
+    assert [(seed.seed, seed.status, seed.diverged_at) for seed in first.seeds] == [
+        (0, "FINISHED", None), (1, "FINISHED", 25), (2, "FINISHED", None)
+    ]  # fmt: skip
+    assert [(seed.seed, seed.status, seed.stopped_at) for seed in second.seeds] == [
+        (0, "KILLED", 20),
+        (1, "KILLED", 20),
+    ]
+    frame = load_curves("sweep", tracking_uri)
+    online = frame[frame.metric == "online_error"].groupby(["learner", "seed"]).size()
+    assert online.to_dict() == {("online", 0): 60, ("online", 1): 25, ("online", 2): 60, ("tfs", 0): 20, ("tfs", 1): 20}
+    values = pd.read_csv(tracked.client.download_artifacts(first.run_id, "seeds.csv"), index_col="seed")
+    assert values.diverged_at.to_dict() == {
+        0: pytest.approx(math.nan, nan_ok=True),
+        1: 25,
+        2: pytest.approx(math.nan, nan_ok=True),
+    }
+    errors = curves.evaluations["error"].reshape(-1, 3)
+    assert values.cumulative_error[0] == pytest.approx(errors[:, 0].mean())
+    assert values.online_loss[2] == pytest.approx(curves.by_batch["online_loss"][2].mean())

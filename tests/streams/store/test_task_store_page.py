@@ -109,8 +109,8 @@ COUNTS = '[{"train": 4, "validation": 2, "test": 2}]'
                 ('"views": None', '"views": [{"background": [1, 2], "scale": 1, "rotation": 0}]'),
             ],
             STORE,
-            "views[0]: must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0, 90, "
-            '180 or 270) (got {"background":[1,2],"rotation":0,"scale":1})',
+            "views[0]: must hold background (three whole numbers within 0..255), scale (1 or 0.5) and rotation (0..359) "
+            '(got {"background":[1,2],"rotation":0,"scale":1})',
         ),
         ([('{"name": "noise"}', '{"name": float("nan")}')], STORE, "cannot be read as JSON (got ValueError)"),
         ([('"format_version": 1', '"format_version": 0')], STORE, "format_version: must be a whole number (got 0)"),

@@ -1,0 +1,73 @@
+"""Which trials of a plan share a learner actor as a pack."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from orchestrator.config.schedulers import RunAll
+from orchestrator.config.schema import AUTO_PACK, Sweep
+from orchestrator.plan.plan import Trial
+from streams.store.canonical_json import canonical
+
+AUTO_REPLICATES = 32
+"""Replicates of a pack of the size `auto` on a whole GPU; on a part of one, the same part of them."""
+
+
+def kind(trial: Trial) -> str | None:
+    """What the trials of a pack have in common: all but the `changeable` options of their learner; None if none can.
+
+    Members of a population, drawn trials and learners outside this package have no pack.
+    """
+    from learners import registry  # imports torch
+
+    configuration = trial.configuration
+    if configuration.population or trial.drawn_by or configuration.learner not in registry.names():
+        return None
+    changeable = registry.learner_class(configuration.learner).changeable
+    options = {key: value for key, value in configuration.options.items() if key not in changeable}
+    return canonical(
+        [
+            configuration.learner,
+            options,
+            configuration.network,
+            configuration.batch_size,
+            configuration.stream,
+            configuration.evaluate_past,
+            configuration.start,
+            list(trial.seeds),
+        ]
+    )
+
+
+def limit(sweep: Sweep, trial: Trial, trials: int, slots: int) -> int:
+    """The most trials in the pack of this one: those that have `resources.pack` replicates, and at least one.
+
+    `auto` is one trial on a CPU; on a GPU it leaves no slot without a trial.
+
+    Args:
+        sweep: the checked configuration; with a scheduler, each trial is alone.
+        trial: of the pack.
+        trials: of all kinds that are to be run.
+        slots: actors that run simultaneously.
+    """
+    resources, seeds = sweep.document.resources, len(trial.seeds)
+    if not isinstance(sweep.scheduler, RunAll):
+        return 1
+    if resources.pack != AUTO_PACK:
+        return max(1, int(resources.pack) // seeds)
+    if not resources.gpus:
+        return 1
+    return max(1, min(int(AUTO_REPLICATES * min(1, resources.gpus)) // seeds, -(-trials // slots)))
+
+
+def count(sweep: Sweep, trials: Sequence[tuple[Trial, int]], slots: int) -> int:
+    """The number of actors in which these trials are run, each with the batches that it has learned before."""
+    kinds: dict[tuple[str, int], list[Trial]] = defaultdict(list)
+    alone = 0
+    for trial, batches in trials:
+        if (of := kind(trial)) is None:
+            alone += 1
+        else:
+            kinds[of, batches].append(trial)
+    return alone + sum(-(-len(kin) // limit(sweep, kin[0], len(trials), slots)) for kin in kinds.values())

@@ -1,0 +1,32 @@
+"""The benchmark of a sweep's load on MLflow: it plays a whole trial, and counts processor time."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks import scale
+from tests.orchestrator.conftest import new_database
+from tests.orchestrator.tracked_sweep import TrackedRuns
+
+
+def test_a_trial_is_played_to_the_writer(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    load = scale.Load(1, 1, new_database(tmp_path_factory, tmp_path), (os.getpid(),), (("points", 10),))
+    assert load.seconds == pytest.approx(5_040 / 150)
+    used = scale.play(load, pace=100.0)
+    assert used["writer"] > used["loop"] > 0 and used["left"] >= 0
+    assert used["database"] >= used["writer"]  # this process stands for the database's
+    seen = TrackedRuns(load.uri, "scale")
+    assert seen.statuses() == Counter(FINISHED=1 + 1 + scale.SEEDS)
+    seed = seen.of("seed")[0]
+    counts = {name: len(steps) for name, steps in seen.points(seed).items()}
+    assert {name: counts[name] for name in ("online_error", "online_loss", "diagnostics/diagnostic_0", "validation_error")} == {
+        "online_error": 10, "online_loss": 10, "diagnostics/diagnostic_0": 1, "validation_error": 10,
+    }  # fmt: skip
+    first, *_, last = scale.table(load, used)
+    assert first == "1 trials of 1 GPUs, 34 s there; 10 seeds, sqlite, points: 10"
+    assert last.startswith("reference: ")

@@ -1,0 +1,181 @@
+"""Trials that hang: named, ended after `trial_timeout`, and given up after `shutdown_grace`."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator.execution.trial_health import ENDING_S, FIRST_S, PACE, SILENCE_S, TrialHealth
+from orchestrator.system.signals import StopRequest
+from tests.orchestrator.sweep_command import (
+    LONG,
+    PATIENCE_S,
+    TINY,
+    command_line,
+    family,
+    folder_with,
+    reached,
+    run,
+    running,
+    statuses,
+    trials,
+    wait_for,
+)
+
+
+class Watched:
+    """A `TrialHealth` whose time, lines and killed actors the test sees."""
+
+    def __init__(self, trial_timeout: float | None = None, shutdown_grace: float = 30) -> None:
+        self.now, self.lines, self.killed = 0.0, list[str](), list[Any]()
+        self.stop_request = StopRequest()
+        document = SimpleNamespace(trial_timeout=trial_timeout, shutdown_grace=shutdown_grace)
+        named = SimpleNamespace(configuration=SimpleNamespace(label="foml K=1"))
+        context: Any = SimpleNamespace(
+            sweep=SimpleNamespace(document=document),
+            stop_request=self.stop_request,
+            outcome=SimpleNamespace(plan=SimpleNamespace(trial=lambda key: named)),
+        )
+        self.health = TrialHealth(
+            context, self.lines.append, lambda: self.now, self.killed.append, lambda process: f"process {process}"
+        )
+
+    def trial(self, key: str, pid: int) -> Any:
+        """A trial that takes a slot now."""
+        actor = SimpleNamespace(get_current_ip_pid=SimpleNamespace(remote=lambda: pid))
+        state, spec = SimpleNamespace(ray_actor=actor), SimpleNamespace(trial=SimpleNamespace(key=key))
+        trial = SimpleNamespace(config={"trial": spec}, temporary_state=state)
+        self.health.started(trial)
+        return trial
+
+    def at(self, now: float) -> list[str]:
+        """The lines of a look at this time."""
+        self.now, before = now, len(self.lines)
+        self.health.look()
+        return self.lines[before:]
+
+
+def test_a_trial_is_named_once_its_pace_does_not_explain_its_silence_and_at_twice_that_silence_again() -> None:
+    watched = Watched()
+    trial = watched.trial("k", 7)
+    assert watched.at(FIRST_S - 1) == []  # no result yet: nothing is known of its pace
+    rest = "if it hangs, kill this process, and another resumes from its last chunk (trial_timeout does that)"
+    assert watched.at(FIRST_S) == [f"foml K=1 (k): no result for 120 s, process 7; {rest}"]
+    watched.now = 130
+    watched.health.reported(trial)  # 130 s for the first chunk
+    assert watched.at(130 + PACE * 130 - 1) == []
+    assert len(watched.at(130 + PACE * 130)) == 1
+    assert watched.at(130 + 2 * PACE * 130 - 1) == []
+    assert len(watched.at(130 + 2 * PACE * 130)) == 1
+    assert watched.killed == [] and watched.health.ended(trial) == ""
+
+
+def test_a_trial_without_a_result_is_measured_by_the_others() -> None:
+    watched = Watched()
+    quick = watched.trial("quick", 1)
+    watched.now = 4
+    watched.health.reported(quick)
+    watched.health.ended(quick)
+    watched.trial("next", 2)
+    assert watched.at(4 + SILENCE_S - 1) == []
+    assert [line[:35] for line in watched.at(4 + SILENCE_S)] == ["foml K=1 (next): no result for 60 s"]
+
+
+def test_trial_timeout_ends_a_trial_that_was_named_at_half_of_it() -> None:
+    watched = Watched(trial_timeout=10)
+    trial = watched.trial("k", 7)
+    assert watched.at(4) == []
+    assert watched.at(5) == ["foml K=1 (k): no result for 5 s, process 7; it is ended after 10 s (trial_timeout)"]
+    assert watched.at(10) == [] and watched.killed == [trial.temporary_state.ray_actor]
+    assert watched.at(11) == [] and len(watched.killed) == 1  # once
+    assert watched.health.ended(trial) == "no result for 10 s: trial_timeout is 10 s (process 7)"
+
+
+@pytest.mark.parametrize(("grace", "limit"), [(30, 30 - ENDING_S), (8, 4)])
+def test_shutdown_grace_counts_from_the_stop_request_and_leaves_time_for_the_report(grace: float, limit: float) -> None:
+    watched = Watched(shutdown_grace=grace)
+    trial = watched.trial("k", 7)
+    watched.at(50)
+    watched.stop_request.request("interrupted", interrupted=True)
+    assert watched.at(51) == [] and watched.at(51 + limit - 0.1) == []
+    given_up = f"its chunk in flight is given up: shutdown_grace is {grace} s (process 7)"
+    assert watched.at(51 + limit) == [f"foml K=1 (k): {given_up}"]
+    assert watched.killed == [trial.temporary_state.ray_actor] and watched.health.ended(trial) == given_up
+
+
+HANGING = """
+import pathlib, time
+from learners.online import Online
+
+class Learner(Online):
+    updates = 0
+    def update(self, batch):
+        self.updates += 1
+        if self.updates == 6 and not list(pathlib.Path(__file__).parent.glob("well")):
+            time.sleep(1e9)
+        return super().update(batch)
+"""
+OWN = "[{name: of.own, alpha1: 0.01}]"
+
+
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """A folder with a sweep of a learner that hangs in its sixth update, unless a file `well` is beside it."""
+    folder = folder_with(tmp_path, text)
+    (folder / "of").mkdir()
+    (folder / "of" / "own.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep))
+    return folder
+
+
+def test_a_learner_that_hangs_is_named_ended_and_fails_as_often_as_retries_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = hanging(
+        tmp_path, monkeypatch, TINY.replace("[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]", OWN)
+    )
+    done = run(folder, "sweep.yaml", "trial_timeout=30s", "retries=1")
+    assert done.returncode == 3, done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    (trial,) = trials(folder, "tiny")
+    attempts = sorted(trial.glob("attempt-*"))
+    pids = [attempt.read_text().split()[1] for attempt in attempts]
+    assert len(set(pids)) == 2
+    for pid in pids:
+        assert f"of.own ({trial.name}): no result for 15 s, process {pid} on " in done.stderr
+    died = f"of.own ({trial.name}): its actor died, another resumes from its last chunk: no result for 30 s: "
+    assert done.stderr.count(died) == 1
+    assert (
+        f"problem: of.own ({trial.name}): failed: no result for 30 s: trial_timeout is 30 s (process {pids[1]} on "
+        in (done.stdout)
+    )
+    assert statuses(folder) == ["FAILED"] * (1 + 1 + 2)
+    (folder / "of" / "well").touch()
+    again = run(folder, "--resume", "tiny")
+    assert again.returncode == 0, again.stderr
+    assert statuses(folder) == ["FINISHED"] * (1 + 1 + 2)
+
+
+def test_one_sigterm_ends_a_sweep_whose_learner_hangs_and_keeps_the_chunks_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = hanging(tmp_path, monkeypatch, LONG.replace("[{name: foml, K: 3}]", OWN))
+    with running(folder, "sweep.yaml", "shutdown_grace=12s") as process:
+        wait_for(lambda: reached(folder, "long", 4), process)
+        time.sleep(2)  # it hangs in its sixth update
+        ours = family(process.pid)
+        process.send_signal(signal.SIGTERM)
+        at = time.monotonic()
+        out, errors = process.communicate(timeout=PATIENCE_S)
+        seconds = time.monotonic() - at
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert errors.count("its chunk in flight is given up: shutdown_grace is 12 s (process ") == 1
+    assert "its actor died" not in errors and "problem: " not in out
+    assert "interrupted: resume with: python -m orchestrator.sweep --resume long" in out
+    assert set(statuses(folder)) == {"KILLED"}
+    assert not [words for pid, words in ours.items() if command_line(pid) == words]
+    assert 6 <= seconds < 60  # alone on a machine 12; here others may run

@@ -1,0 +1,166 @@
+"""`run_one`: the protocol's curves, refusals in one line, and results as notebooks show them."""
+
+import inspect
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from learners import checkpoint, registry
+from orchestrator import run_one
+from orchestrator.errors import ConfigError
+from orchestrator.protocol import metrics, online
+from orchestrator.sweep import one_run
+from orchestrator.sweep.result import SweepResult
+from streams.store.task_store import TaskStore
+
+OPTIONS = {"name": "rainbow_digits", "tasks": 3, "train": 25, "validation": 12, "test": 12}
+
+
+def stream(store: TaskStore) -> dict[str, object]:
+    return OPTIONS | {"store": str(store.path)}
+
+
+def test_the_result_is_that_of_the_protocol(store: TaskStore) -> None:
+    calls: list[tuple[str, int, int]] = []
+    result = run_one(
+        "online", alpha1=0.01, stream=stream(store), seeds=[2, 0], progress=lambda *call: calls.append(call)
+    )
+    bare = online.assemble(store, "online", {"alpha1": 0.01}, [2, 0])
+    bare.advance(1_000)
+    assert result.seeds == [2, 0]
+    for name, curve in bare.curves.by_batch.items():
+        assert np.array_equal(result.measured.by_batch[name], curve, equal_nan=True)
+    expected = metrics.cumulative(metrics.held_out(bare.curves))[:, -1]
+    assert result.values.tolist() == expected.tolist()
+    rows = result.curves[(result.curves["metric"] == "cumulative_error") & (result.curves["step"] == 2)]
+    assert dict(zip(rows["seed"], rows["value"], strict=True)) == dict(zip([2, 0], expected, strict=True))
+    assert (result.configuration.label, result.configuration.options["alpha1"]) == ("online alpha1=0.01", 0.01)
+    learning = [call for call in calls if call[0].startswith("online")]
+    assert learning == [("online, seeds [2, 0]", done, 8) for done in range(1, 9)]
+
+
+def test_the_summary_and_what_a_notebook_shows(store: TaskStore) -> None:
+    result = run_one("online", stream=stream(store), seeds=2, objective="online_error", progress=False)
+    summary = result.summary.set_index("metric")
+    assert summary.index.tolist() == ["online_error", "cumulative_error", "validation_error"]
+    assert summary.loc["online_error", "mean"] == result.measured.by_batch["online_error"].mean()
+    assert summary["n"].tolist() == [2, 2, 2]
+    shown = result._repr_html_()
+    assert "online on rainbow_digits, 2 seeds" in shown and "<table" in shown
+    assert f"<td>{summary.loc['cumulative_error', 'mean']:.4f}</td>" in shown
+    assert (
+        repr(result) == f"<RunResult online on rainbow_digits, 2 seeds: online_error {metrics.interval(result.values)}>"
+    )
+
+
+def test_past_tasks_are_in_the_summary_and_the_curves(store: TaskStore) -> None:
+    result = run_one(
+        "online", stream=stream(store), seeds=2, evaluate_past="end", objective="average_accuracy", progress=False
+    )
+    by_name = metrics.past_curves(result.measured)
+    assert result.values.tolist() == by_name["average_accuracy"][:, 2].tolist()
+    summary = result.summary.set_index("metric")
+    assert summary.loc["forgetting", "mean"] == by_name["forgetting"][:, 2].mean()
+    assert summary.loc["backward_transfer", "mean"] == -summary.loc["forgetting", "mean"]
+    rows = result.curves[result.curves["metric"] == "forgetting"]
+    assert (rows["step"].tolist(), rows["value"].tolist()) == ([2, 2], by_name["forgetting"][:, 2].tolist())
+    assert set(result.curves[result.curves["metric"] == "objective"]["value"]) == set(result.values)
+
+
+def test_an_objective_without_a_value_is_nan(store: TaskStore) -> None:
+    one_task = {"name": "rainbow_digits", "tasks": 1, "train": 20, "validation": 6, "test": 6}
+    result = run_one("online", stream=one_task, seeds=1, objective="forward_transfer", progress=False)
+    assert np.isnan(result.values).tolist() == [True] and "(n=0)" in repr(result)
+
+
+def test_a_diverged_seed_is_named_and_not_averaged_away(store: TaskStore) -> None:
+    result = run_one("online", alpha1=1e30, stream=stream(store), seeds=1, progress=False)
+    assert np.isnan(result.values).all()
+    assert "diverged: seeds [0]" in repr(result) and "diverged: seeds [0]" in result._repr_html_()
+    assert result.summary["n"].tolist() == [0, 0, 0]
+
+
+def test_the_saved_learner_predicts_as_the_result_does(store: TaskStore, tmp_path: Path) -> None:
+    result = run_one("online", stream=stream(store), seeds=1, progress=False)
+    result.save(tmp_path / "learner.pt")
+    x = torch.rand(1, 2, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(checkpoint.load(tmp_path / "learner.pt").predict(x), result.learner.predict(x))
+
+
+def test_threads_are_those_of_the_argument_and_then_those_before(store: TaskStore) -> None:
+    seen: list[int] = []
+    torch.set_num_threads(2)
+    run_one("online", stream=stream(store), seeds=1, progress=lambda *call: seen.append(torch.get_num_threads()))
+    assert set(seen) == {1} and torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            {"K": {"grid": [1, 5]}},
+            "run_one: K: must be one value (got {'grid': [1, 5]}); run_sweep searches over values",
+        ),
+        ({"bta1": 5}, "run_one: learners[0].bta1: unknown key (got 5); did you mean beta1?"),
+        ({"seeds": 0}, "run_one: seeds: must be at least 1, or a list of seeds (got 0)"),
+        ({"threads": 0}, "run_one: threads: must be at least 1 (got 0)"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(store: TaskStore, arguments: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        run_one(**{"stream": stream(store), "seeds": 1, "progress": False} | arguments)  # type: ignore[arg-type]
+    assert str(caught.value) == line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_does_not_exist_is_one_line(store: TaskStore) -> None:
+    with pytest.raises(
+        ConfigError, match=r"run_one: device: must be cpu, cuda or cuda:N \(torch finds no GPU\) \(got cuda\)"
+    ):
+        run_one(stream=stream(store), device="cuda", progress=False)
+
+
+def test_no_option_of_a_learner_has_the_name_of_an_argument() -> None:
+    arguments = set(inspect.signature(run_one).parameters) - {"options"}
+    for name in registry.names():
+        assert not arguments & {item.name for item in fields(registry.learner_class(name).options_class)}
+
+
+def test_neither_ray_nor_mlflow_is_loaded(store: TaskStore) -> None:
+    script = (
+        "import sys; from orchestrator import run_one\n"
+        f"run_one('online', stream={stream(store)!r}, seeds=1, progress=False)\n"
+        "print({'ray', 'mlflow', 'optuna', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.returncode) == ("set()\n", 0), done.stderr
+
+
+def test_the_bar_shows_each_part_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = one_run._ProgressBar()
+    for what, done, total in (("writing", 1, 2), ("writing", 2, 2), ("learning", 3, 4), ("learning", 4, 4)):
+        bar(what, done, total)
+    shown = capsys.readouterr().err
+    assert "writing: 100%" in shown and "2/2" in shown and "learning: 100%" in shown and "4/4" in shown
+    assert bar._bar is None
+
+
+def test_a_sweeps_result_in_a_notebook() -> None:
+    import pandas as pd
+
+    summary = pd.DataFrame(
+        {"label": ["foml K=<5>", "online"], "objective_mean": [0.25, 0.5], "objective_low": [0.2, None], "n": [3, 1]}
+    )
+    folder = Path("results/mine")
+    result = SweepResult("mine", summary, "foml K=<5>", folder, folder / "report", "", ("a & b",), 1, "{}")
+    shown = result._repr_html_()
+    assert "<b>mine: best: foml K=&lt;5&gt;; exit code 1; report: results/mine/report</b>" in shown
+    assert "<td>foml K=&lt;5&gt;</td>" in shown and "<td>0.25</td>" in shown and "<td>–</td>" in shown
+    assert "<li>a &amp; b</li>" in shown
+    empty = SweepResult("mine", pd.DataFrame(), None, folder, folder / "report", "", (), 3, "{}")
+    assert empty._repr_html_() == "<div><b>mine: none is usable; exit code 3; report: results/mine/report</b></div>"
