@@ -63,7 +63,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         self._fitness: dict[str, float] = {}
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        if self._stop_request.requested.is_set():
+        if self._stop_request.requested:
             return  # `StoppableScheduler` came too late: `TrialStopper` does not wait for this trial
         self.running.add(trial.trial_id)
         self._health.started(trial)
@@ -150,7 +150,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
             self._fail(spec, self._refusals.pop(key))
             return
         self._deaths[key] += counts
-        if self._stop_request.requested.is_set():
+        if self._stop_request.requested:
             _log(spec).say(f"attempt over while the sweep stops: {reason}")
             return  # another command resumes it
         if self._deaths[key] <= self._retries:
@@ -170,7 +170,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         if self._max_failures is not None and failures > self._max_failures:
             self._stop_request.request(f"{failures} trials failed, and max_failures is {self._max_failures}")
         # A population decides nothing while the sweep stops: the user may repair the cause, and resume.
-        if not self._stop_request.requested.is_set():
+        if not self._stop_request.requested:
             self._keep_population_files(self._queue.fail(self._outcome.plan.trial(key), reason))
 
     def _keep_population_files(self, changed: bool) -> None:
@@ -183,7 +183,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         cause = _cause(trial)
         if not isinstance(cause, DiskFullError):
             return False
-        if not self._stop_request.requested.is_set():
+        if not self._stop_request.requested:
             self._progress.say(str(cause))
             self._stop_request.request(str(cause), interrupted=True)
         return True
@@ -205,12 +205,12 @@ class TrialStopper(_NotPickled, tune.Stopper):  # type: ignore[misc]
             if value is not None and self._queue.should_stop(outcome.plan.trial(trial.key), chunk.batches, value):
                 outcome.fates[trial.key] = fate.stopped(chunk.batches)
                 return True
-        return self._context.stop_request.requested.is_set()
+        return self._context.stop_request.requested
 
     def stop_all(self) -> bool:
         # Wait for the trials that ran when the stop was requested: Tune would kill them, and lose their chunks in
         # flight. Do not wait for others: Tune starts a waiting trial in each free slot.
-        if not self._context.stop_request.requested.is_set():
+        if not self._context.stop_request.requested:
             return False
         if self._in_flight is None:
             self._in_flight = set(self._callback.running)
@@ -225,7 +225,7 @@ class StoppableScheduler(_NotPickled, FIFOScheduler):  # type: ignore[misc]
         self._stop_request = context.stop_request
 
     def choose_trial_to_run(self, tune_controller: Any) -> TuneTrial | None:
-        if not self._stop_request.requested.is_set():
+        if not self._stop_request.requested:
             return super().choose_trial_to_run(tune_controller)
         for trial in tune_controller.get_trials():
             if trial.status == TuneTrial.PENDING:
@@ -252,7 +252,7 @@ class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
         self._started: set[str] = set()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if self._stop_request.requested.is_set():
+        if self._stop_request.requested:
             return _FINISHED
         if self._queue.draws and len(self._started) >= self._slots:
             return None  # draw once a slot is free: later draws know more results

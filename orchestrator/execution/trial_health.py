@@ -112,7 +112,7 @@ class TrialHealth:
             running = dict(self._running)
             longest = dict(self._longest)
         now = self.clock()
-        if self._give_up_at is None and self.context.stop_request.requested.is_set():
+        if self._give_up_at is None and self.context.stop_request.requested:
             self._give_up_at = now + max(self._grace / 2, self._grace - ENDING_S)
         for key, signs in running.items():
             silence = now - signs.since

@@ -197,7 +197,7 @@ class _Ending:
 
     @property
     def _stopped(self) -> bool:
-        return self.stop_request.requested.is_set()
+        return self.stop_request.requested
 
     def _failures(self) -> list[str]:
         trial = self.outcome.plan.trial

@@ -76,7 +76,7 @@ def execute(
                             with _ray(context, local, on_ray_lost) as (cluster, progress):
                                 run_trials(context, queue, cluster, progress)
                         _note_budget(outcome, ledger)
-                        if not stop_request.requested.is_set():
+                        if not stop_request.requested:
                             await_server(sweep.document.tracking.uri, output.say)
                     result = _end(context)
                 if result.exit_code == ExitCode.SUCCESS and journal.mirror is None:

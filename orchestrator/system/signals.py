@@ -18,14 +18,16 @@ class StopRequest:
     """Whether a sweep must stop, and why.
 
     Attributes:
-        requested: set when the sweep must stop; each running trial then stops after its current chunk.
+        requested: whether the sweep must stop; each running trial then stops after its current chunk. A plain attribute
+            and no `threading.Event`: the signal handler sets it, and would wait forever for an event's lock that the
+            interrupted code holds.
         reason: `INTERRUPTED` or a sentence; empty while no stop is requested.
         interrupted: whether a signal, a full disk or the loss of Ray is the cause, rather than the trials.
         signal: number of the last signal received, None if there was none.
     """
 
     def __init__(self) -> None:
-        self.requested = threading.Event()
+        self.requested = False
         self.reason = ""
         self.interrupted = False
         self.signal: int | None = None
@@ -34,9 +36,9 @@ class StopRequest:
 
     def request(self, reason: str, interrupted: bool = False) -> None:
         """Request a stop after the chunks in flight; the first reason is kept."""
-        if not self.requested.is_set():
+        if not self.requested:
             self.reason, self.interrupted = reason, interrupted
-            self.requested.set()
+            self.requested = True
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -76,7 +78,7 @@ class StopRequest:
         for terminal in self._terminals:
             if not os.isatty(terminal):  # it was closed: any further output to it would raise
                 _silence(terminal)
-        report = None if self.requested.is_set() else self._report
+        report = None if self.requested else self._report
         self.request(INTERRUPTED, interrupted=True)
         if report is None:
             raise KeyboardInterrupt

@@ -65,7 +65,7 @@ def test_a_trial_is_tried_again_as_often_as_retries_says_however_it_is_handed_ou
 def test_an_attempt_that_leaves_its_node_uses_no_retry(tmp_path: Path) -> None:
     context, queue, progress, health = MagicMock(), MagicMock(), MagicMock(), MagicMock()
     context.sweep.document.retries, context.sweep.document.max_failures = 1, None
-    context.stop_request.requested.is_set.return_value = False
+    context.stop_request.requested = False
     context.outcome.fates, health.ended.return_value = {}, ""
     callback = ResultCallback(context, queue, progress, health)
     spec = TrialSpec(Trial(configuration("online"), (0, 1)), str(tmp_path), "0" * 64, Sequential(), 4, "last", 1, 0)

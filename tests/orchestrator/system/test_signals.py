@@ -5,6 +5,9 @@ import pty
 import signal
 import sys
 import threading
+import time
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -25,7 +28,7 @@ def test_while_trials_run_the_first_signal_requests_a_stop_and_the_second_interr
     stop_request, lines = StopRequest(), list[str]()
     with stop_request.signals(), stop_request.gracefully(lines.append):
         os.kill(os.getpid(), number)
-        assert stop_request.requested.is_set() and stop_request.interrupted
+        assert stop_request.requested and stop_request.interrupted
         assert lines == ["stopping: the chunks in flight are finished and kept (a second signal stops immediately)"]
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
@@ -57,13 +60,45 @@ def test_the_first_reason_is_kept() -> None:
     assert (stop_request.reason, stop_request.interrupted) == ("2 trials failed", False)
 
 
+@pytest.mark.timeout(60)
+def test_a_signal_at_any_line_of_a_request_is_handled() -> None:
+    """An event's lock, held by the interrupted line, would never be released."""
+
+    def lines_until_interrupted_at(line: int) -> tuple[int, StopRequest]:
+        stop_request, lines = StopRequest(), 0
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal lines
+            if event == "line":
+                lines += 1
+                if lines == line:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            return trace
+
+        with stop_request.signals(), stop_request.gracefully(lambda _: None):
+            sys.settrace(trace)
+            try:
+                stop_request.request("2 trials failed")
+            except KeyboardInterrupt:  # the second reason to stop ends the command immediately
+                pass
+            finally:
+                sys.settrace(None)
+        return lines, stop_request
+
+    count, _ = lines_until_interrupted_at(0)
+    assert count >= 3
+    for line in range(1, count + 1):
+        _, stop_request = lines_until_interrupted_at(line)
+        assert stop_request.requested and stop_request.signal == signal.SIGTERM
+
+
 def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     """As under `nohup`."""
     before, stop_request = signal.signal(signal.SIGHUP, signal.SIG_IGN), StopRequest()
     try:
         with stop_request.signals():
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop_request.requested.is_set()
+            assert not stop_request.requested
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -91,7 +126,8 @@ def test_nothing_is_written_to_a_closed_terminal() -> None:
             stop_request = StopRequest()
             with stop_request.signals(), stop_request.gracefully(lambda line: os.write(2, line.encode()) and None):
                 os.write(1, b"r")
-                stop_request.requested.wait(60)
+                while not stop_request.requested:
+                    time.sleep(0.01)
                 os.write(1, b"the child still runs")
                 code = 7
         finally:
