@@ -9,9 +9,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ViewArrays:
-    """Views of stored grey images: a geometric map, then white ink on a background colour.
+    """Views of stored images: a geometric map, then the image as ink on a background colour.
 
-    A drawn pixel is d + (1 − d) · background, where d is the mean of four stored pixels.
+    A drawn pixel is d + (1 − d) · background in each channel, where d is the mean of four stored pixels; a grey
+    image has the same d in all three.
 
     Attributes:
         source_index: int64 [M, H·W, 4], for each of M maps the four stored pixels; index H·W is a pixel of value 0
@@ -78,9 +79,9 @@ class ImageTable:
     def _draw(self, pixels: Tensor, view: Tensor) -> Tensor:
         assert self._views is not None
         source_index, geometry, background = self._views
-        count, _, height, width = pixels.shape
-        ink = torch.nn.functional.pad(pixels.reshape(count, height * width), (0, 1))
-        index = source_index[geometry[view]].reshape(count, -1)
-        shade = ink.gather(1, index).reshape(count, 1, height * width, 4).mean(-1)
+        count, channels, height, width = pixels.shape
+        ink = torch.nn.functional.pad(pixels.reshape(count, channels, height * width), (0, 1))
+        index = source_index[geometry[view]].reshape(count, 1, -1).expand(-1, channels, -1)
+        shade = ink.gather(2, index).reshape(count, channels, height * width, 4).mean(-1)
         colour = background[view].unsqueeze(-1)
         return shade + (1 - shade) * colour

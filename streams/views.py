@@ -1,4 +1,4 @@
-"""Views: a stored grey image, drawn on a colour, at full or half scale, rotated, or with its pixels permuted.
+"""Views: a stored image, drawn on a colour, at full or half scale, rotated, or with its pixels permuted.
 
 The Rainbow streams show the same digits in 56 views; others permute or rotate the pixels. A digit is stored once, and
 an image id names a digit in a view:
@@ -64,7 +64,7 @@ class View:
 
 @dataclass(frozen=True)
 class Views:
-    """The views in which the grey images of a store [1, height, width] are drawn.
+    """The views in which the images of a store [1 or 3, height, width] are drawn.
 
     Attributes:
         items: the views, in the order of their numbers.
@@ -166,10 +166,10 @@ def _turned(index: npt.NDArray[np.int64], rotation: int) -> npt.NDArray[np.int64
 
 
 def draw(pixels: npt.NDArray[np.uint8], views: Views, image_ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Images in their views: `d + (1 - d) * background` per channel for a grey value d (METHODS §5), not rounded.
+    """Images in their views: `d + (1 - d) * background` per channel for a value d (METHODS §5), not rounded.
 
     Args:
-        pixels: uint8 [n, 1, H, W], the stored grey images.
+        pixels: uint8 [n, 1 or 3, H, W], the stored images; the value of a grey one is that of all three channels.
         views: the views of the store.
         image_ids: integers of any shape [...], `view * n + row`.
 
@@ -181,15 +181,16 @@ def draw(pixels: npt.NDArray[np.uint8], views: Views, image_ids: npt.ArrayLike) 
     """
     ids = np.asarray(image_ids, dtype=np.int64)
     count, channels, height, width = pixels.shape
-    if channels != 1 or (height, width) != (views.height, views.width):
-        raise ValueError(f"pixels must be [n, 1, {views.height}, {views.width}], but got {list(pixels.shape)}")
+    if channels not in (1, 3) or (height, width) != (views.height, views.width):
+        raise ValueError(f"pixels must be [n, 1 or 3, {views.height}, {views.width}], but got {list(pixels.shape)}")
     if ids.size and not (ids.min() >= 0 and ids.max() < len(views) * count):
         raise ValueError(f"image ids must be within 0..{len(views) * count - 1}, but got {ids.min()}..{ids.max()}")
     flat = ids.reshape(-1)
     view, row = flat // count, flat % count
-    bordered = np.full((flat.size, height * width + 1), OUTSIDE_VALUE, dtype=np.float32)
-    bordered[:, :-1] = pixels[row].reshape(flat.size, -1)
-    four = np.take_along_axis(bordered, views.source_index[views.geometry[view]].reshape(flat.size, -1), axis=1)
-    digit = four.reshape(flat.size, 1, height * width, 4).sum(axis=-1) / np.float32(4 * 255)
+    bordered = np.full((flat.size, channels, height * width + 1), OUTSIDE_VALUE, dtype=np.float32)
+    bordered[:, :, :-1] = pixels[row].reshape(flat.size, channels, -1)
+    index = views.source_index[views.geometry[view]].reshape(flat.size, 1, -1)
+    four = np.take_along_axis(bordered, index, axis=2).reshape(flat.size, channels, height * width, 4)
+    digit = four.sum(axis=-1) / np.float32(4 * 255)
     images: npt.NDArray[np.float32] = digit + (1 - digit) * views.background[view][:, :, None]
     return images.reshape(*ids.shape, 3, height, width)

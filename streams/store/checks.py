@@ -51,8 +51,9 @@ def image_faults(where: object, pixels: Any, images: Images, views: Views | None
         faults.append(fault(where, f"tasks must have {len(pixels)} images", sum(count for _, count in images.tasks)))
     if (1 if views is None else len(views)) * len(pixels) > np.iinfo(np.int32).max:
         faults.append(fault(where, "views * images must be below 2**31, so that image ids are int32", len(pixels)))
-    if views is not None and pixels.shape[1:] != (1, views.height, views.width):
-        faults.append(fault(where, f"views need images of [1, {views.height}, {views.width}]", list(pixels.shape[1:])))
+    if views is not None and (pixels.shape[1] not in (1, 3) or pixels.shape[2:] != (views.height, views.width)):
+        rule = f"views need images of [1 or 3, {views.height}, {views.width}]"
+        faults.append(fault(where, rule, list(pixels.shape[1:])))
     return faults
 
 

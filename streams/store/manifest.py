@@ -17,7 +17,9 @@ from streams.store.canonical_json import digest
 
 FORMAT_VERSION = 1
 """Of stores without views that a later version introduced (`View.format_version`), and part of the cache's names."""
-NEWEST_VERSION = 2
+COLOUR_VIEWS_VERSION = 3
+"""Of stores with views of images that have three channels."""
+NEWEST_VERSION = COLOUR_VIEWS_VERSION
 NAME = "manifest.json"
 _NOT_IDENTITY = ("hash", "files")
 

@@ -115,8 +115,8 @@ def _view_rules(items: Any, stored: list[int], count: Any) -> Iterator[tuple[str
         return
     wrong = [(f"views[{index}]: {_VIEW}", item) for index, item in enumerate(items) if not _is_view(item)]
     yield from wrong
-    if stored[0] != 1:
-        yield "image.stored_shape: must be of one channel where there are views", stored
+    if stored[0] not in (1, 3):
+        yield "image.stored_shape: must be of one or three channels where there are views", stored
     if _is_whole(count) and len(items) * count > _INT32:
         yield "views * image.count must be below 2**31", len(items) * count
     if not wrong:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from streams.recipe import Collected, Recipe, SeedTable
 from streams.store import manifest as manifests
 from streams.store.tables import DATAPOINTS, IMAGES, datapoint_schema, image_schema
+from streams.views import Views
 
 
 def temporary_prefix(folder: Path) -> str:
@@ -49,6 +50,13 @@ def remove_unfinished(folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
+def _format_version(views: Views | None, channels: int) -> int:
+    """The oldest version that reads a store with these views of images with this many channels."""
+    if views is None:
+        return manifests.FORMAT_VERSION
+    return manifests.COLOUR_VIEWS_VERSION if channels == 3 else max(view.format_version for view in views.items)
+
+
 def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str, Any]:
     """Write `images.arrow` and the store's manifest into `folder`, and return the manifest."""
     pixels, images, views = collected.pixels, collected.images, recipe.views()
@@ -59,9 +67,7 @@ def write_images(folder: Path, recipe: Recipe, collected: Collected) -> dict[str
     column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, buffer])
     _write_table(folder / IMAGES, [column, pa.array(classes), pa.array(splits)], image_schema(width))
     manifest: dict[str, Any] = {
-        "format_version": max(
-            [manifests.FORMAT_VERSION, *(view.format_version for view in (views.items if views else ()))]
-        ),
+        "format_version": _format_version(views, stored[0]),
         "name": recipe.name,
         "recipe": recipe.identity(),
         "source": collected.source,

@@ -22,8 +22,8 @@ TOPS = {
     },
     "streams": {
         *("recipe", "schedule", "stream", "views", "errors", "options"),
-        *("progress", "randomness", "class_tasks", "pools", "command_line"),
-        *("rainbow", "online_cifar100", "online_celeba", "image_folder", "images", "digits"),
+        *("progress", "randomness", "class_tasks", "look_tasks", "pools", "command_line"),
+        *("rainbow", "online_cifar100", "online_celeba", "image_folder", "images", "image_looks", "digits"),
         *("build", "inspect", "verify"),
         *("store", "sources"),
     },
@@ -42,7 +42,7 @@ EVERYDAY = set(
         api architecture architectures archive arguments arrays atomic build cache callbacks canonical celeba chart charts checks cross requests
         cifar cifar100 cli cluster comparison console context conv cost count cuda database decisions decode
         der derived determinism digits doctor document downloads ewc expand foml forecast ftl ftml graphs hardware health html importance
-        identity init inspect jobs kubernetes l2 la launcher line list load lwf maml messages mnist model models optim optuna output
+        identity init inspect jobs kubernetes l2 la launcher line list load look looks lwf maml messages mnist model models optim optuna output
         objects ownership parquet pcoc published perturb processes progress publish queue rainbow randomness reader registry rerun schema screen
         seeding session ship show shrink siamese space stages strict sync tfs toe transport ui verify views window winograd writer
         """,

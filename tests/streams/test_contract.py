@@ -34,6 +34,7 @@ EXAMPLES: dict[str, Example] = {
     "online_celeba": lambda request: {"data": str(request.getfixturevalue("made_celeba")), "size": 8, **SMALL},
     "image_folder": lambda request: {"data": str(request.getfixturevalue("made_folder")), "size": 8, **SMALL},
     "images": lambda request: {"data": str(request.getfixturevalue("made_folder")), "size": 8, **SMALL},
+    "image_looks": lambda request: {"data": str(request.getfixturevalue("made_folder")), "size": 8, **SMALL},
     "image_tasks": lambda request: {"data": str(request.getfixturevalue("made_tasks")), "size": 8},
     "image_pairs": lambda request: {"data": str(request.getfixturevalue("made_folder")), "size": 8, **SMALL},
     "image_folder_pairs": lambda request: {"data": str(request.getfixturevalue("made_folder")), "size": 8, **SMALL},

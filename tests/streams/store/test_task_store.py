@@ -152,12 +152,12 @@ def test_opening_detects_a_changed_manifest(copy: Path) -> None:
 def test_a_newer_version_is_refused_in_one_line(copy: Path) -> None:
     path = copy / "manifest.json"
     content = json.loads(path.read_text())
-    content["format_version"] = 3
+    content["format_version"] = 4
     path.write_text(manifests.text(content))
     with pytest.raises(StoreError) as caught:
         TaskStore.open(copy)
     assert str(caught.value) == (
-        f"{path}: format_version: this package reads versions up to 2 (got 3); "
+        f"{path}: format_version: this package reads versions up to 3 (got 4); "
         "update foml-orchestrator or build the store again"
     )
 
