@@ -129,6 +129,8 @@ class Learner(Stateful, ABC):
     needs_boundaries: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
     """Whether it uses the network's features, so that the module must be an `EmbeddingNet`."""
+    needs_hidden_layers: ClassVar[bool] = False
+    """Whether it changes hidden units, so that the module must name its `hidden_layers`."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Float options that may change during a run, because no shape in the state depends on them, and that may differ
     between the configurations of a stack: then they are a `learners.training.replicate_options.PerReplicate`."""

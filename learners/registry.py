@@ -41,11 +41,17 @@ def create(name: str, options: dict[str, Any], setting: Setting) -> Learner:
     """The learner called `name`, with defaults for the options that are not in `options`.
 
     Raises:
-        ValueError: one line; there is no such learner, or it needs features, which the network has not.
+        ValueError: one line; there is no such learner, or it needs features or hidden layers, which the network has
+            not.
     """
     kind = learner_class(name)
     if kind.needs_features and not setting.network.features:
         rule = "needs a network with features, a subclass of learners.networks.architectures.EmbeddingNet"
+        raise ValueError(f"{name} {rule} (got {type(setting.network.module).__name__})")
+    if kind.needs_hidden_layers and not setting.network.hidden_layers:
+        rule = (
+            "needs a network that names its hidden_layers, which learners.networks.architectures.HiddenLayer describes"
+        )
         raise ValueError(f"{name} {rule} (got {type(setting.network.module).__name__})")
     return kind(kind.options_class(**options), setting)
 

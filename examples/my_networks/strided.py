@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from learners.networks.architectures import EmbeddingNet
+from learners.networks.architectures import EmbeddingNet, HiddenLayer
 
 
 class StridedNet(EmbeddingNet):
     """Two strided 3×3 convolutions with instance norm, the mean over pixels, and a linear layer."""
+
+    hidden_layers = (HiddenLayer("first", "second", norm="norm"), HiddenLayer("second", "head"))
 
     def __init__(self, image_shape: Sequence[int], classes: int, width: int = 16) -> None:
         super().__init__()

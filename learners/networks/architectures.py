@@ -5,21 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+class HiddenLayer(NamedTuple):
+    """A layer of hidden units, by the names of the modules around it.
+
+    Attributes:
+        incoming: the linear layer or convolution whose outputs, or output channels, are the units.
+        outgoing: the linear layer or convolution that reads the units, and the only one. Its input is [B, U, …]; a
+            linear layer may also read them flattened, each unit's values side by side.
+        norm: the norm between them with parameters or running statistics of each unit; None if there is none.
+    """
+
+    incoming: str
+    outgoing: str
+    norm: str | None = None
+
+
 class EmbeddingNet(nn.Module):
     """A network in two parts: `embed` computes features [B, F], `head` computes logits [B, C] from them.
 
-    A subclass sets `features` (F) and `head`, and defines `embed`.
+    A subclass sets `features` (F) and `head`, and defines `embed`. It may set `hidden_layers`, in the order in which
+    they are computed, for learners that replace hidden units.
     """
 
     features: int
     head: nn.Module
+    hidden_layers: tuple[HiddenLayer, ...] = ()
 
     def embed(self, x: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} must define embed(x)")
@@ -43,6 +60,7 @@ class RainbowNet(EmbeddingNet):
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(widths))
         self.features = self.filters[-1]
         self.head = nn.Linear(self.features, classes)
+        self.hidden_layers = _chain("convolutions", len(self.filters))
 
     def embed(self, x: Tensor) -> Tensor:
         for convolution in self.convolutions:
@@ -69,6 +87,7 @@ class SiameseNet(EmbeddingNet):
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in self.filters)
         self.features = self.filters[-1]
         self.head = nn.Linear(self.features, classes)
+        self.hidden_layers = _chain("convolutions", len(self.filters), "norms")
 
     def embed(self, x: Tensor) -> Tensor:
         pairs = x.shape[0]
@@ -107,6 +126,7 @@ class MLP(ImageNet):
         self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.features = hidden
         self.head = nn.Linear(hidden, classes)
+        self.hidden_layers = _chain("linears", layers)
 
     def embed_images(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -119,6 +139,7 @@ class ResNet18(ImageNet):
     """ResNet-18 for small images: He et al. 2016, with a 3×3 first convolution and without the first max-pool.
 
     Group norm (Wu & He 2018) by default, with about 16 channels a group, does not depend on the batch; or batch norm.
+    Its hidden layers are those inside the blocks; the channels between blocks are read by several layers.
     """
 
     def __init__(
@@ -134,6 +155,10 @@ class ResNet18(ImageNet):
             self.blocks.append(ResidualBlock(after, after, 1, norm))
         self.features = widths[-1]
         self.head = nn.Linear(self.features, classes)
+        self.hidden_layers = tuple(
+            HiddenLayer(f"blocks.{i}.convolution1", f"blocks.{i}.convolution2", f"blocks.{i}.norm1")
+            for i in range(len(self.blocks))
+        )
 
     def embed_images(self, x: Tensor) -> Tensor:
         x = F.relu(self.first_norm(self.first(x)))
@@ -158,6 +183,15 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.convolution2(F.relu(self.norm1(self.convolution1(x)))))
         return F.relu(y + self.shortcut(x))
+
+
+def _chain(layers: str, depth: int, norms: str | None = None) -> tuple[HiddenLayer, ...]:
+    """The hidden layers of a list of layers that are computed one after another, and then the head."""
+    names = [*(f"{layers}.{i}" for i in range(depth)), "head"]
+    return tuple(
+        HiddenLayer(incoming, outgoing, norms and f"{norms}.{i}")
+        for i, (incoming, outgoing) in enumerate(pairwise(names))
+    )
 
 
 def _norm(name: str, channels: int) -> nn.Module:

@@ -79,6 +79,7 @@ class RecordedPass(TrainingPass):
         # Copies, because they may be used after the pass is deleted and its slot is overwritten.
         self.loss, self.gradient = result.loss.clone(), result.gradient.clone()
         self.statistics = result.statistics.clone()
+        self.activity = None if result.activity is None else result.activity.clone()
         network.gradient_evaluations += self._examples
 
     def hessian_vector_product(self, v: Tensor) -> Tensor:
@@ -101,10 +102,13 @@ class Recorder:
         self._predictions: dict[Key, Recording[Any]] = {}
 
     def training_pass(
-        self, make: Callable[..., TrainingPass], inputs: Sequence[Tensor], twice: bool
+        self, make: Callable[..., TrainingPass], inputs: Sequence[Tensor], twice: bool, activity: bool = False
     ) -> TrainingPass | None:
-        """The pass on inputs phi, statistics, x and labels; None if their shapes were used too rarely to record."""
-        key = ("pass", twice, *(tensor.shape for tensor in inputs))
+        """The pass on inputs phi, statistics, x and labels; None if their shapes were used too rarely to record.
+
+        `make` computes the activity of hidden units if `activity` is True, and only then.
+        """
+        key = ("pass", twice, activity, *(tensor.shape for tensor in inputs))
         if not self._is_frequent(key):
             return None
         free = recently_used(self._free, key, list, SHAPES)

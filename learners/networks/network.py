@@ -8,14 +8,15 @@ values in `learners.networks.tangent`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from learners.networks.architectures import EmbeddingNet, Initialisation, initialise
+from learners.networks.architectures import EmbeddingNet, HiddenLayer, Initialisation, initialise
 from learners.seeding import torch_seed
 
 Loss = Callable[[Tensor], Tensor]
@@ -56,11 +57,14 @@ class TrainingPass:
         loss: losses [R].
         gradient: their gradient with respect to the parameters, [R, P].
         statistics: running batch-norm statistics after the batch, [R, S].
+        activity: mean |h| of each hidden unit over the batch and over pixels, [R, U], where h is what the unit's
+            outgoing weights multiply; None if it was not requested.
     """
 
     loss: Tensor
     gradient: Tensor
     statistics: Tensor
+    activity: Tensor | None = None
 
     def hessian_vector_product(self, v: Tensor) -> Tensor:
         """H v [R, P] for v [R, P], with H the Hessian of the losses at the parameters; costs about two gradients."""
@@ -70,15 +74,26 @@ class TrainingPass:
 class AutogradPass(TrainingPass):
     """A pass that keeps autograd's graph of the gradient; each product is one double backward."""
 
-    def __init__(self, network: Network, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        phi: Tensor,
+        statistics: Tensor,
+        x: Tensor,
+        loss: Loss,
+        twice: bool,
+        activity: bool = False,
+    ) -> None:
         self._network, self._examples = network, x.shape[1]
         self._phi = phi.detach().requires_grad_()
+        means: list[Tensor] = []
         with torch.enable_grad():
-            logits, self.statistics = network.training_logits(self._phi, statistics, x)
+            logits, self.statistics = network.training_logits(self._phi, statistics, x, means if activity else None)
             losses = loss(logits)
             (gradient,) = torch.autograd.grad(losses.sum(), self._phi, create_graph=twice)
         self._graph = gradient if twice else None
         self.loss, self.gradient = losses.detach(), gradient.detach()
+        self.activity = torch.cat(means) if activity else None
         network.gradient_evaluations += self._examples
 
     def hessian_vector_product(self, v: Tensor) -> Tensor:
@@ -127,6 +142,7 @@ class Network:
 
     Attributes:
         features: number of features F; 0 if the module is not an `EmbeddingNet`.
+        hidden_layers: those that the module names.
         gradient_evaluations: per replicate, the number of datapoints whose gradient was computed; a Hessian-vector
             product counts twice.
     """
@@ -148,6 +164,7 @@ class Network:
         self._parameters = {name: p.shape for name, p in self.module.named_parameters()}
         self._statistics = {name: b.shape for name, b in self.module.named_buffers() if b.is_floating_point()}
         self.features = self.module.features if isinstance(self.module, EmbeddingNet) else 0
+        self.hidden_layers = self.module.hidden_layers if isinstance(self.module, EmbeddingNet) else ()
         self.gradient_evaluations = 0
 
     def initial(self, seeds: Sequence[int], purpose: str = "network") -> tuple[Tensor, Tensor]:
@@ -171,9 +188,14 @@ class Network:
         """Features [R, B, F] with the running statistics; differentiable in phi."""
         return self._forward(phi, statistics, x, training=False, features_only=True)[0]
 
-    def training_logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits with the batch's own statistics, and the running statistics [R, S] after the batch."""
-        return self._forward(phi, statistics, x, training=True, features_only=False)
+    def training_logits(
+        self, phi: Tensor, statistics: Tensor, x: Tensor, activity: list[Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits with the batch's own statistics, and the running statistics [R, S] after the batch.
+
+        The activity of the hidden units (`TrainingPass.activity`) is appended to `activity`, in groups of replicates.
+        """
+        return self._forward(phi, statistics, x, training=True, features_only=False, activity=activity)
 
     def training_features(self, phi: Tensor, statistics: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features with the batch's own statistics, and the running statistics [R, S] after the batch."""
@@ -184,25 +206,52 @@ class Network:
         return AutogradEmbeddingPass(self, phi, statistics, x)
 
     def training_pass(
-        self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False
+        self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False, activity: bool = False
     ) -> TrainingPass:
-        """The gradient [R, P] of the R losses at phi; with `twice`, Hessian-vector products too."""
-        return AutogradPass(self, phi, statistics, x, loss, twice)
+        """The gradient [R, P] of the R losses at phi.
+
+        Args:
+            phi: parameters [R, P].
+            statistics: batch-norm statistics before the batch, [R, S].
+            x: images [R, B, *image].
+            loss: the losses as a function of the logits.
+            twice: compute what Hessian-vector products need, too.
+            activity: measure the activity of the hidden units, too.
+        """
+        return AutogradPass(self, phi, statistics, x, loss, twice, activity)
 
     def head(self, phi: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's weight [R, C, F] and bias [R, C], as views into phi."""
-        parameters = _unflatten(phi, self._parameters)
+        parameters = self.named_parameters(phi)
         return parameters["head.weight"], parameters["head.bias"]
 
+    def named_parameters(self, phi: Tensor) -> dict[str, Tensor]:
+        """The module's parameters by name, each [R, …], as views into phi [R, P]."""
+        return _unflatten(phi, self._parameters)
+
+    def named_statistics(self, statistics: Tensor) -> dict[str, Tensor]:
+        """The module's buffers of floats by name, each [R, …], as views into statistics [R, S]."""
+        return _unflatten(statistics, self._statistics)
+
     def _forward(
-        self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool, features_only: bool
+        self,
+        phi: Tensor,
+        statistics: Tensor,
+        x: Tensor,
+        training: bool,
+        features_only: bool,
+        activity: list[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         self.module.train(training)
+        layers = self.hidden_layers if activity is not None else ()
 
-        def forward(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        def forward(
+            parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
+        ) -> tuple[Tensor, list[Tensor]]:
             arguments = (x, True) if features_only else (x,)
-            result: Tensor = functional_call(self.module, {**parameters, **buffers}, arguments)
-            return result
+            with _activity_of(self.module, layers) as means:
+                result: Tensor = functional_call(self.module, {**parameters, **buffers}, arguments)
+            return result, [torch.stack(calls).mean(0) for calls in means]
 
         if features_only and not self.features:
             raise TypeError(f"{type(self.module).__name__} has no features: it must be a subclass of EmbeddingNet")
@@ -210,9 +259,32 @@ class Network:
         outputs, after = [], []
         for rows in groups_of(phi):
             buffers = {name: b.clone() for name, b in _unflatten(statistics[rows].detach(), self._statistics).items()}
-            outputs.append(torch.vmap(forward)(_unflatten(phi[rows], self._parameters), buffers, x[rows]))
+            output, means = torch.vmap(forward)(_unflatten(phi[rows], self._parameters), buffers, x[rows])
+            outputs.append(output)
+            if activity is not None:
+                activity.append(torch.cat(means, 1))
             after.append(torch.cat([statistics[rows, :0], *(b.flatten(1) for b in buffers.values())], 1))
         return torch.cat(outputs), torch.cat(after)
+
+
+@contextmanager
+def _activity_of(module: nn.Module, layers: Sequence[HiddenLayer]) -> Iterator[list[list[Tensor]]]:
+    """In this context, each call of a layer that reads hidden units appends their mean magnitudes [U] to its list."""
+    means: list[list[Tensor]] = [[] for _ in layers]
+    hooks = []
+    for layer, calls in zip(layers, means, strict=True):
+        units = module.get_parameter(f"{layer.incoming}.weight").shape[0]
+
+        def measure(_: nn.Module, inputs: tuple[Tensor], units: int = units, calls: list[Tensor] = calls) -> None:
+            h = inputs[0].detach()
+            calls.append(h.abs().reshape(h.shape[0], units, -1).mean((0, 2)))
+
+        hooks.append(module.get_submodule(layer.outgoing).register_forward_pre_hook(measure))
+    try:
+        yield means
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _flatten(tensors: dict[str, Tensor], shapes: dict[str, torch.Size]) -> Tensor:

@@ -93,6 +93,11 @@ class RainbowPass:
     def __del__(self) -> None:
         self._stages.give_back(self._memory)
 
+    def activity(self) -> Tensor:
+        """The mean of each unit's values [R, U], which are not negative; of the last stage, that of the features."""
+        *before, _ = self._stages.first, *self._stages.rest
+        return torch.cat([*(stage.values.mean(1) for stage in before), self.features.mean(1)], 1)
+
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
         stages = self._stages
         self._slope = slope

@@ -80,6 +80,10 @@ class SiameseLayer:
         y = _weighted_sum(w.beta - scale * running_mean, (self._convolve(x, w.weight, w.bias).relu_(), scale))
         return torch.max_pool2d(y, 2) if self._pooled else y
 
+    def input_magnitude(self) -> Tensor:
+        """The mean |x| of each channel of the input, [R·C]."""
+        return _sum(self._x.abs()) / (self._x.numel() // self._x.shape[1])
+
     def backward(self, by_y: Tensor, first: bool) -> tuple[Tensor | None, LayerParameters]:
         """The gradients with respect to x (None for the `first` layer) and to the parameters."""
         self._u = self._unpool(by_y)
@@ -197,6 +201,11 @@ class SiamesePass:
         self.features = self._difference.square()
         self._head = named["head.weight"]
         self.logits = torch.baddbmm(named["head.bias"].unsqueeze(1), self.features, self._head.transpose(1, 2))
+
+    def activity(self) -> Tensor:
+        """The mean magnitude of what each unit passes on, [R, U]; of the last layer, that of the features."""
+        means = [layer.input_magnitude().view(self._replicates, -1) for layer in self._layers[1:]]
+        return torch.cat([*means, self.features.mean(1)], 1)
 
     def backward(self, slope: Tensor, gradient: Tensor) -> None:
         self._slope, named = slope, self._unflatten(gradient)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from learners.networks.architectures import EmbeddingNet, RainbowNet
 from learners.networks.cuda_graphs import Recorder, recently_used
-from learners.networks.network import CrossEntropy, EmbeddingPass, Loss, Network, TrainingPass, _unflatten, groups_of
+from learners.networks.network import CrossEntropy, EmbeddingPass, Loss, Network, TrainingPass, groups_of
 from learners.networks.rainbow import RainbowPass, RainbowStages
 from learners.networks.siamese import SiamesePass
 
@@ -44,6 +44,9 @@ class HessianVectorPass(Protocol):
     features: Tensor
     logits: Tensor
     statistics: Tensor
+
+    def activity(self) -> Tensor:
+        """The activity of the hidden units [R, U] (`TrainingPass.activity`). Call before any other forward pass."""
 
     def backward_embedding(self, by_features: Tensor, gradient: Tensor) -> None:
         """Write the gradient [R, P] from that with respect to the features [R, B, F]; zero for the head."""
@@ -114,12 +117,25 @@ class TangentPass(TrainingPass):
     """A gradient by hand-written passes, with Hessian-vector products if `twice`."""
 
     def __init__(
-        self, network: TangentNetwork, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool
+        self,
+        network: TangentNetwork,
+        phi: Tensor,
+        statistics: Tensor,
+        x: Tensor,
+        loss: Loss,
+        twice: bool,
+        activity: bool = False,
     ) -> None:
         self._network, self._examples = network, x.shape[1]
         with torch.no_grad():
             groups = groups_of(phi)
-            passes = [network.forward_pass(phi[rows], statistics[rows], x[rows]) for rows in groups]
+            passes: list[HessianVectorPass] = []
+            means: list[Tensor] = []
+            for rows in groups:
+                passes.append(network.forward_pass(phi[rows], statistics[rows], x[rows]))
+                if activity:
+                    means.append(passes[-1].activity())
+            self.activity = _join(means) if activity else None
             logits = _join([each.logits for each in passes])
             self.statistics = _join([each.statistics for each in passes])
             at_logits: LogitLoss
@@ -201,19 +217,22 @@ class TangentNetwork(Network):
         """The forward pass of a prediction, with the running statistics."""
 
     def training_pass(
-        self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False
+        self, phi: Tensor, statistics: Tensor, x: Tensor, loss: Loss, twice: bool = False, activity: bool = False
     ) -> TrainingPass:
         phi, statistics, x = phi.detach(), statistics.detach(), x.detach()
         if self.recorder is not None and isinstance(loss, CrossEntropy):
             recorded = self.recorder.training_pass(
                 # twice=True in any case: otherwise the pass would free memory that its recording uses.
-                lambda phi, statistics, x, y: TangentPass(self, phi, statistics, x, CrossEntropy(y), twice=True),
+                lambda phi, statistics, x, y: TangentPass(
+                    self, phi, statistics, x, CrossEntropy(y), twice=True, activity=activity
+                ),
                 (phi, statistics, x, loss.y),
                 twice,
+                activity,
             )
             if recorded is not None:
                 return recorded
-        return TangentPass(self, phi, statistics, x, loss, twice)
+        return TangentPass(self, phi, statistics, x, loss, twice, activity)
 
     def embedding_pass(self, phi: Tensor, statistics: Tensor, x: Tensor) -> EmbeddingPass:
         return TangentEmbeddingPass(self, phi.detach(), statistics.detach(), x.detach())
@@ -275,11 +294,7 @@ class SiameseTangent(TangentNetwork):
         return self._pass(phi, statistics, x, training=False)
 
     def _pass(self, phi: Tensor, statistics: Tensor, x: Tensor, training: bool) -> SiamesePass:
-        running = _unflatten(statistics, self._statistics)
-        return SiamesePass(self._unflatten_parameters, phi, statistics, running, x, training)
-
-    def _unflatten_parameters(self, flat: Tensor) -> dict[str, Tensor]:
-        return _unflatten(flat, self._parameters)
+        return SiamesePass(self.named_parameters, phi, statistics, self.named_statistics(statistics), x, training)
 
 
 KINDS: dict[str, type[Network]] = {"rainbow": RainbowTangent, "siamese": SiameseTangent}

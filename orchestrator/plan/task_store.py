@@ -52,11 +52,12 @@ def objective_of(sweep: Sweep) -> ObjectiveMetric:
 
 
 def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
-    """Take one training pass of the network, and check that it has features for each learner that needs them."""
+    """Take one training pass of the network, and check that it has what each learner needs."""
     import torch
 
     from learners import registry
     from learners.networks import build
+    from learners.networks.hidden_units import HiddenUnits
     from learners.networks.network import cross_entropy
 
     images = (store.images_per_datapoint,) if store.images_per_datapoint > 1 else ()
@@ -73,9 +74,16 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
         faults.add("network", f"must be a network that can be trained ({reason})", sweep.network)
         return
     for index, spec in enumerate(sweep.learners):
-        if registry.learner_class(spec.name).needs_features and not network.features:
+        kind, of_learner = registry.learner_class(spec.name), faults.at("learners", index)
+        if kind.needs_features and not network.features:
             rule = "needs features, which the network has not"
-            faults.at("learners", index).add("name", rule, spec.name, "make it a subclass of EmbeddingNet")
+            of_learner.add("name", rule, spec.name, "make it a subclass of EmbeddingNet")
+        elif kind.needs_hidden_layers:
+            try:
+                if not HiddenUnits(network).count:
+                    raise ValueError("the network names no hidden_layers")
+            except ValueError as error:
+                of_learner.add("name", f"needs hidden units ({error})", spec.name, "see docs/adding-a-network.md")
 
 
 def _check_batches(size: int, shape: StreamShape, faults: Faults) -> None:

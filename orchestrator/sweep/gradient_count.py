@@ -54,6 +54,8 @@ class GradientCount:
 class _Tiny(architectures.EmbeddingNet):
     """One layer on the mean colours of the images."""
 
+    hidden_layers = (architectures.HiddenLayer("first", "head"),)
+
     def __init__(self, colours: int, classes: int) -> None:
         super().__init__()
         self.features = 4

@@ -17,7 +17,7 @@ TOPS = {
     "learners": {
         *("base", "state", "registry", "checkpoint", "batch", "images", "seeding"),
         *("foml", "tfs", "toe", "ftl", "ftml", "lwf", "icarl", "moca", "online", "replay"),
-        *("l2_init", "shrink_perturb", "der", "la_maml", "ewc"),
+        *("l2_init", "shrink_perturb", "der", "la_maml", "ewc", "continual_backprop"),
         *("training", "networks", "changepoint"),
     },
     "streams": {
@@ -39,12 +39,12 @@ EVERYDAY = set(
     re.findall(
         r"\w+",
         """
-        api architecture architectures archive arguments arrays atomic build cache callbacks canonical celeba chart charts checks cross requests
-        cifar cifar100 cli cluster comparison console context conv cost count cuda database decisions decode
-        der derived determinism digits doctor document downloads ewc expand foml forecast ftl ftml graphs hardware health html importance
+        api architecture architectures archive arguments arrays atomic backprop build cache callbacks canonical celeba chart charts checks cross
+        cifar cifar100 cli cluster comparison console context continual conv cost count cuda database decisions decode requests
+        der derived determinism digits doctor document downloads ewc expand foml forecast ftl ftml graphs hardware health hidden html importance
         identity init inspect jobs kubernetes l2 la launcher line list load look looks lwf maml messages mnist model models optim optuna output
         objects ownership parquet pcoc published perturb processes progress publish queue rainbow randomness reader registry rerun schema screen
-        seeding session ship show shrink siamese space stages strict sync tfs toe transport ui verify views window winograd writer
+        seeding session ship show shrink siamese space stages strict sync tfs toe transport ui units verify views window winograd writer
         """,
     )
 )

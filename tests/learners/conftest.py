@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from learners import Batch, ImageTable, Learner, Setting, create, learner_class
-from learners.networks.architectures import EmbeddingNet, RainbowNet, SiameseNet
+from learners.networks.architectures import EmbeddingNet, HiddenLayer, RainbowNet, SiameseNet
 from learners.networks.build import build
 from learners.networks.network import Network
 from learners.seeding import generator
@@ -34,6 +34,8 @@ class NarrowSiameseNet(SiameseNet):
 
 class TanhNet(EmbeddingNet):
     """A smooth network with 43 parameters for 1x2x3 images: without dead units, so that finite differences converge."""
+
+    hidden_layers = (HiddenLayer("first", "head"),)
 
     def __init__(self, classes: int = 3) -> None:
         super().__init__()
@@ -92,6 +94,7 @@ class World:
         """A learner with small size options, and with those of `options` that its `Options` class has."""
         small = {"updates_per_task": 3, "inner_steps": 2, "K": 3, "memory": 8 * self.classes, "update_batch": 4}
         small |= {"window": 15, "hypotheses": 10, "fisher_datapoints": 6}
+        small |= {"maturity": 2, "replacement_rate": 0.05}
         small |= options
         available = {option.name for option in fields(learner_class(name).options_class)}
         return self.learner(name, seeds, full, **{key: value for key, value in small.items() if key in available})

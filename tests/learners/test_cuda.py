@@ -117,9 +117,11 @@ def test_a_recorded_pass_equals_the_pass(worlds: Any) -> None:
         logits = [network.logits(phi, statistics, b.x) for b in batches]
         del passes[::2]
         again = [network.training_pass(phi * 2, statistics, b.x, cross_entropy(b.y), twice=True) for b in batches]
-        results.append([*(p.gradient for p in [*passes, *once, *again]), *(p.loss for p in passes), *products, *logits])
-        assert network.gradient_evaluations == (3 * 8 + 2 * 8) * world.batch_size
-    assert len(recorded.recorder._free) == 2
+        active = [network.training_pass(phi, statistics, b.x, cross_entropy(b.y), activity=True) for b in batches]
+        gradients = [p.gradient for p in [*passes, *once, *again, *active]]
+        results.append([*gradients, *(p.loss for p in passes), *(p.activity for p in active), *products, *logits])
+        assert network.gradient_evaluations == (4 * 8 + 2 * 8) * world.batch_size
+    assert len(recorded.recorder._free) == 3
     for actual, expected in zip(*results, strict=True):
         assert bool(expected.abs().sum() > 0)
         assert torch.equal(actual, expected)

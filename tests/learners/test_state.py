@@ -12,6 +12,7 @@ MODEL = ("phi", "statistics", "moments")
 BUDGET = ("seen", "owed")
 REPLAY = {"replay": ("generators",)}
 STATES = {
+    "continual_backprop": {"model": MODEL, "utility": None, "age": None, "due": None, "draws": None},
     "der": {"model": MODEL, "draws": None, "positions": None, "logits": None, "seen": None, **REPLAY},
     "foml": {
         "phi": None,

@@ -282,6 +282,50 @@ def test_leaves_no_graph_and_changes_nothing(name: str, size: tuple[int, int]) -
     assert all(torch.equal(t, was) for t, was in zip((phi, statistics, x, v), before, strict=True))
 
 
+@pytest.mark.parametrize("R", [1, 3])
+@pytest.mark.parametrize(("name", "size"), CASES)
+def test_activity_equals_autograd(name: str, size: tuple[int, int], R: int) -> None:
+    """The mean |h| of every unit; measuring it changes nothing, and each replicate has the bits that it has alone."""
+    by_hand, by_autograd = networks(name, size)
+    phi, statistics = by_autograd.initial(list(range(R)))
+    x, loss = pictures(name, size, R), cross_entropy(labels(R))
+    a, b = (network.training_pass(phi, statistics, x, loss, activity=True) for network in (by_hand, by_autograd))
+    assert a.activity is not None
+    assert b.activity is not None
+    assert a.activity.shape == (R, sum(by_hand.module.filters))  # type: ignore[arg-type]
+    assert not a.activity.requires_grad
+    assert not b.activity.requires_grad
+    assert distance(a.activity, b.activity) < 1e-11
+    for network, one in ((by_hand, a), (by_autograd, b)):
+        plain = network.training_pass(phi, statistics, x, loss)
+        assert plain.activity is None
+        assert torch.equal(plain.gradient, one.gradient)
+        assert torch.equal(plain.statistics, one.statistics)
+        last = slice(R - 1, R)
+        alone = network.training_pass(
+            phi[last], statistics[last], x[last], cross_entropy(labels(R)[last]), activity=True
+        )
+        assert alone.activity is not None
+        assert one.activity is not None
+        assert torch.equal(alone.activity, one.activity[last])
+
+
+@pytest.mark.parametrize(("name", "size"), SMALL)
+def test_activity_of_all_replicates_in_one_pass(
+    name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, with the same tensors on the CPU."""
+    network = networks(name, size)[0]
+    phi, statistics = network.initial([0, 1, 2])
+    x, loss = pictures(name, size, 3), cross_entropy(labels(3))
+    one_by_one = network.training_pass(phi, statistics, x, loss, activity=True).activity
+    monkeypatch.setattr(tangent, "groups_of", lambda phi: [slice(0, len(phi))])
+    at_once = network.training_pass(phi, statistics, x, loss, activity=True).activity
+    assert one_by_one is not None
+    assert at_once is not None
+    assert distance(at_once, one_by_one) < 1e-12
+
+
 @pytest.mark.parametrize(("name", "size"), SMALL)
 def test_counts_evaluations_and_refuses_products_without_twice(name: str, size: tuple[int, int]) -> None:
     network = networks(name, size)[0]

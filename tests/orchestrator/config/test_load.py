@@ -97,7 +97,7 @@ def test_a_valid_sweep_has_its_defaults() -> None:
         ({"learners": [{"name": "foml", **{key: {"grid": list(range(1, 1001))} for key in ("K", "meta_every", "alpha1", "alpha2")}}]}, "mine.yaml: learners: must be at most 20,000 configurations, grids crossed and times search.samples (got 1,000,000,000,000); use shorter grids, or draw values with search.samples"),
         ({"learners": [{"name": "foml", "beta1": {"uniform": [0.1, 0.2]}}], "search": {"samples": 20_001}}, "mine.yaml: learners: must be at most 20,000 configurations, grids crossed and times search.samples (got 20,001); use shorter grids, or draw values with search.samples"),
         ({1: 2}, "mine.yaml: a key must be text (got 1); write it in quotes"),
-        ({"learners": [{"name": "fmol"}]}, "mine.yaml: learners[0].name: must be one of der, ewc, foml, ftl, ftml, icarl, l2_init, la_maml, lwf, moca, online, replay, shrink_perturb, tfs, toe (got fmol); did you mean foml?"),
+        ({"learners": [{"name": "fmol"}]}, "mine.yaml: learners[0].name: must be one of continual_backprop, der, ewc, foml, ftl, ftml, icarl, l2_init, la_maml, lwf, moca, online, replay, shrink_perturb, tfs, toe (got fmol); did you mean foml?"),
         ({"network": "siamese"}, "mine.yaml: network: must be one of rainbow, mlp, resnet18 for a stream of 1 image(s) a datapoint (got siamese); or a mapping with class: module.Class"),
         ({"network": {"name": "mlp", "hiden": 3}}, "mine.yaml: network.hiden: unknown key (got 3); did you mean hidden?"),
         ({"network": {"name": "mlp", "hidden": 0}}, "mine.yaml: network.hidden: must be greater than or equal to 1 (got 0)"),

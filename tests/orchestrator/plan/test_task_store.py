@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from learners.networks.architectures import EmbeddingNet, HiddenLayer
 from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.task_store import open_store
@@ -97,6 +98,32 @@ def test_a_network_is_tried_before_anything_starts(store: TaskStore) -> None:
     assert line.startswith(
         "s.yaml: network: must be a network that can be trained (must return [B, 10] for B datapoints"
     )
+
+
+def test_a_network_must_name_its_hidden_layers_for_a_learner_that_replaces_units(store: TaskStore) -> None:
+    learners = [{"name": "online"}, {"name": "continual_backprop"}]
+    start = "s.yaml: learners[1].name: needs"
+    (line,) = faults(store, network={"class": f"{__name__}.WithoutFeatures"}, learners=learners)
+    assert line.startswith(f"{start} features, which the network has not (got continual_backprop)")
+    remedy = "(got continual_backprop); see docs/adding-a-network.md"
+    (line,) = faults(store, network={"class": f"{__name__}.Misnamed"}, learners=learners)
+    assert line == f"{start} hidden units (hidden_layers: nothing must be a module of the network) {remedy}"
+    (line,) = faults(store, network={"class": f"{__name__}.Misnamed", "named": False}, learners=learners)
+    assert line == f"{start} hidden units (the network names no hidden_layers) {remedy}"
+
+
+class Misnamed(EmbeddingNet):
+    """A network whose hidden layer names a norm that it does not have."""
+
+    def __init__(self, image_shape: tuple[int, int, int], classes: int, named: bool = True) -> None:
+        super().__init__()
+        self.features = 4
+        self.first, self.head = torch.nn.Linear(math.prod(image_shape), 4), torch.nn.Linear(4, classes)
+        if named:
+            self.hidden_layers = (HiddenLayer("first", "head", norm="nothing"),)
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x.flatten(1)).relu()
 
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
