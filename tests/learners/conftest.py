@@ -138,7 +138,7 @@ def rainbow() -> World:
 
 @pytest.fixture(scope="session")
 def siamese() -> World:
-    return World("siamese", lambda: NarrowSiameseNet((3, 16, 16), 2), (3, 16, 16), 2, views=2)
+    return World("siamese", lambda: NarrowSiameseNet((3, 9, 12), 2), (3, 9, 12), 2, views=2)
 
 
 @pytest.fixture(scope="session")

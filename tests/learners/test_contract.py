@@ -20,12 +20,14 @@ from learners.training.replicate_options import packed_options
 
 pytestmark = pytest.mark.parametrize("name", names())
 
-MIDDLE = 6  # the second batch of the second task, which has four
+PER_TASK = 3
+MIDDLE = PER_TASK + 1  # one batch of the second task is learned, two follow
 
 
 @pytest.fixture(params=["rainbow", "siamese"])
 def world(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
+    """Short tasks: most tests need a boundary or two, and what they cost is the number of batches."""
+    return replace(request.getfixturevalue(request.param), batches_per_task=PER_TASK)
 
 
 def leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -89,9 +91,9 @@ def test_predict_changes_nothing(world: Any, name: str) -> None:
 
 def test_shapes(world: Any, name: str) -> None:
     """Predictions are [R, B, C] for any B, diagnostics [R]; the full network in float32."""
-    world = replace(world, dtype=torch.float32)
+    world = tiny(world)
     learner = world.quick(name, (0, 1, 2), full=True)
-    diagnostics = world.drive(learner, 0, 5, predict=False)
+    diagnostics = world.drive(learner, 0, PER_TASK + 1, predict=False)
     for count in (1, 5, 12):
         logits = learner.predict(world.batch(70, (0, 1, 2), count=count).x)
         assert logits.shape == (3, count, world.classes)
@@ -120,7 +122,7 @@ def test_finite_on_black_images(world: Any, name: str) -> None:
     world = replace(world, dtype=torch.float32)
     world.pictures[:] = 0
     learner = world.quick(name)
-    diagnostics = world.drive(learner, 0, 10)
+    diagnostics = world.drive(learner, 0, 2 * PER_TASK + 2)
     assert_all_finite(learner, diagnostics, world.batch(70).x)
 
 
@@ -144,16 +146,25 @@ def test_finite_on_logits_300_apart(world: Any, name: str) -> None:
     network, x = learner.setting.network, world.batch(70).x
     gap = network.logits(*network.initial([0]), x).sort().values.diff()[..., -1]
     assert float(gap.min()) > 290
-    assert_all_finite(learner, world.drive(learner, 0, 10), x)
+    assert_all_finite(learner, world.drive(learner, 0, 2 * PER_TASK + 2), x)
 
 
-@pytest.mark.parametrize(("full", "steps"), [(False, 16), (True, 9)], ids=["general", "hand-written"])
+STEPS = pytest.mark.parametrize(
+    ("full", "steps"), [(False, 2 * PER_TASK + 2), (True, PER_TASK + 2)], ids=["general", "hand-written"]
+)
+"""Batches until past the second boundary, or past the first one for the hand-written networks in their full width."""
+
+
+@STEPS
 def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str, full: bool, steps: int) -> None:
-    """Bit for bit, in float32 on a CPU: diagnostics, predictions of any number of datapoints, and states."""
+    """Bit for bit, in float32 on a CPU: diagnostics, predictions of any number of datapoints, and states.
+
+    The first replicate is not compared: the middle one and the last one show a mistake in an index as well as it would.
+    """
     seeds, world = (0, 5, 9), tiny(world) if full else replace(world, dtype=torch.float32)
     stack = world.quick(name, seeds, full)
     together = world.drive(stack, 0, steps, predict=False)
-    for r, seed in enumerate(seeds):
+    for r, seed in list(enumerate(seeds))[1:]:
         alone = world.quick(name, (seed,), full)
         diagnostics = world.drive(alone, 0, steps, predict=False)
         assert_same_bits(diagnostics, [{key: value[r : r + 1] for key, value in each.items()} for each in together])
@@ -163,16 +174,16 @@ def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str, full: bo
         assert_same_bits(alone.state_dict(), stack.state_of_replicates([stack.state_dict()], slice(r, r + 1)))
 
 
-@pytest.mark.parametrize(("full", "steps"), [(False, 10), (True, 6)], ids=["general", "hand-written"])
-def test_three_configurations_in_a_stack_equal_each_alone(world: Any, name: str, full: bool, steps: int) -> None:
+@STEPS
+def test_two_configurations_in_a_stack_equal_each_alone(world: Any, name: str, full: bool, steps: int) -> None:
     """Bit for bit, in float32 on a CPU, with every changeable option different; the seed is the same."""
     world, changeable = tiny(world) if full else replace(world, dtype=torch.float32), learner_class(name).changeable
     base = world.quick(name, full=full).options
-    options = [replace(base, **{key: factor * getattr(base, key) for key in changeable}) for factor in (1, 0.3, 0.7)]
+    options = [replace(base, **{key: factor * getattr(base, key) for key in changeable}) for factor in (1, 0.3)]
     packed = packed_options(options, 1, changeable)
-    stack = learner_class(name)(packed, world.setting((4, 4, 4), full))
+    stack = learner_class(name)(packed, world.setting((4, 4), full))
     together = world.drive(stack, 0, steps, predict=False)
-    logits = stack.predict(world.batch(70, (4, 4, 4)).x)
+    logits = stack.predict(world.batch(70, (4, 4)).x)
     states = []
     for r, one in enumerate(options):
         alone = learner_class(name)(one, world.setting((4,), full))
@@ -186,10 +197,10 @@ def test_three_configurations_in_a_stack_equal_each_alone(world: Any, name: str,
     assert torch.equal(logits[0], logits[1]) == (not changeable)
     joined = stack.state_of_replicates(states)
     assert_same_bits(joined, stack.state_dict())
-    other = learner_class(name)(packed, world.setting((4, 4, 4), full))
+    other = learner_class(name)(packed, world.setting((4, 4), full))
     other.load_state_dict(joined)
-    other.restore_seen(world.seen(steps, (4, 4, 4)))
-    assert_same_bits(world.drive(other, steps, steps + 3), world.drive(stack, steps, steps + 3))
+    other.restore_seen(world.seen(steps, (4, 4)))
+    assert_same_bits(world.drive(other, steps, steps + 2), world.drive(stack, steps, steps + 2))
     assert_same_bits(other.state_dict(), stack.state_dict())
 
 
@@ -198,31 +209,23 @@ BOTH = pytest.mark.parametrize("full", [False, True], ids=["general", "hand-writ
 
 
 @BOTH
-def test_resumed_in_the_middle_of_a_task_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
-    world = tiny(world) if full else world
-    reference = world.quick(name, (0, 1), full)
+def test_resumed_within_a_task_or_between_two_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
+    """Resumed after the first batch of the second task, and after its last."""
+    world, seeds, boundary = tiny(world) if full else world, (0, 1), 2 * PER_TASK
+    stop = boundary + (1 if full else PER_TASK + 1)
+    reference, x = world.quick(name, seeds, full), world.batch(70, seeds).x
     world.drive(reference, 0, MIDDLE)
-    other = resumed(world, name, reference, MIDDLE, full=full)
-    x = world.batch(70, (0, 1)).x
-    assert torch.equal(other.predict(x), reference.predict(x))
-    assert_same_bits(other.state_dict(), reference.state_dict())
-    stop = 9 if full else 13
-    expected, diagnostics = world.drive(reference, MIDDLE, stop), world.drive(other, MIDDLE, stop)
-    assert_same_bits(diagnostics, expected)
-    assert torch.equal(other.predict(x), reference.predict(x))
-    assert_same_bits(other.state_dict(), reference.state_dict())
-
-
-@BOTH
-def test_resumed_between_two_tasks_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
-    world = tiny(world) if full else world
-    boundary = (1 if full else 2) * world.batches_per_task
-    reference = world.quick(name, (0, 1), full)
-    world.drive(reference, 0, boundary)
-    other = resumed(world, name, reference, boundary, full=full)
-    stop = boundary + (2 if full else 3)
-    assert_same_bits(world.drive(other, boundary, stop), world.drive(reference, boundary, stop))
-    assert_same_bits(other.state_dict(), reference.state_dict())
+    within = resumed(world, name, reference, MIDDLE, full=full)
+    assert torch.equal(within.predict(x), reference.predict(x))
+    assert_same_bits(within.state_dict(), reference.state_dict())
+    expected = world.drive(reference, MIDDLE, boundary)
+    between = resumed(world, name, reference, boundary, full=full)
+    expected += world.drive(reference, boundary, stop)
+    assert_same_bits(world.drive(within, MIDDLE, stop), expected)
+    assert_same_bits(world.drive(between, boundary, stop), expected[boundary - MIDDLE :])
+    for other in (within, between):
+        assert torch.equal(other.predict(x), reference.predict(x))
+        assert_same_bits(other.state_dict(), reference.state_dict())
 
 
 def poison(state: Any, seed: int) -> int:
@@ -254,7 +257,7 @@ def test_nan_in_one_seed_never_reaches_the_others(world: Any, name: str) -> None
     poisoned.load_state_dict(state)
     poisoned.restore_seen(world.seen(MIDDLE, seeds))
     diverged = False
-    for step in range(MIDDLE, MIDDLE + 4):  # a boundary follows after two batches
+    for step in range(MIDDLE, MIDDLE + 3):  # a boundary follows after two batches
         expected, diagnostics = world.drive(healthy, step, step + 1), world.drive(poisoned, step, step + 1)
         x = world.batch(70, seeds).x
         numbers = [*diagnostics[0].values(), poisoned.predict(x)]
@@ -306,7 +309,7 @@ def test_same_seed_same_run_and_another_seed_another(world: Any, name: str) -> N
         torch.manual_seed(noise)
         np.random.seed(noise)  # noqa: NPY002  (learners must not read it)
         learner = world.quick(name, (seed,))
-        world.drive(learner, 0, 6, predict=predict)
+        world.drive(learner, 0, PER_TASK + 2, predict=predict)
         runs.append(learner)
     assert_same_bits(runs[0].state_dict(), runs[1].state_dict())
     x = world.batch(70).x
@@ -317,11 +320,11 @@ def test_same_seed_same_run_and_another_seed_another(world: Any, name: str) -> N
 def test_a_short_last_batch_is_learned(world: Any, name: str) -> None:
     """Two learners whose streams differ only in the labels of the last two datapoints predict differently."""
     learner = world.quick(name)
-    world.drive(learner, 0, 7)
-    last = world.batch(7, count=2)
+    world.drive(learner, 0, MIDDLE)
+    last = world.batch(MIDDLE, count=2)
     x, after = world.batch(70).x, []
     for y in (last.y, (last.y + 1) % world.classes):
-        other = resumed(world, name, learner, 7)
+        other = resumed(world, name, learner, MIDDLE)
         for size in ("update_batch",):  # large enough that every draw contains them
             if hasattr(other.options, size):
                 other.options = replace(other.options, **{size: 60})
@@ -355,18 +358,23 @@ def test_a_plain_module_gives_the_same_numbers_or_is_refused_in_one_line(smooth:
 
 
 def alive() -> int:
-    """Bytes of all tensors that Python references."""
+    """Bytes of all tensors that Python references and that are younger than the last `gc.freeze`."""
     gc.collect()
     held = [o for o in gc.get_objects() if issubclass(type(o), Tensor)]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
 
 
 def test_memory_is_flat(rainbow: Any, name: str) -> None:
-    learner = rainbow.quick(name)
-    rainbow.drive(learner, 0, 24)
-    after_six_tasks = alive()
-    rainbow.drive(learner, 24, 48)
-    assert alive() <= 1.01 * after_six_tasks
+    world = replace(rainbow, batches_per_task=PER_TASK)
+    gc.freeze()  # a collection would walk the objects of all imported modules
+    try:
+        learner = world.quick(name)
+        world.drive(learner, 0, 6 * PER_TASK)  # every buffer is full after 16 batches
+        after_six_tasks = alive()
+        world.drive(learner, 6 * PER_TASK, 10 * PER_TASK)
+        assert after_six_tasks > 0 and alive() <= 1.01 * after_six_tasks
+    finally:
+        gc.unfreeze()
 
 
 def test_boundaries_need_permission(world: Any, name: str) -> None:

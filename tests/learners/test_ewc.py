@@ -29,11 +29,11 @@ def test_its_mean_over_labels_is_the_hessian_of_the_loss_of_a_linear_model(smoot
     """For the biases of the head, E[(onehot(y) − p)²] = p (1 − p): many sampled labels come close to it."""
     network = smooth.setting().network
     phi, statistics = network.initial([0])
-    x = smooth.batch(0, count=1).x.expand(1, 4000, 1, 2, 3)
-    uniform = (torch.arange(4000, dtype=torch.float64) / 4000)[None]
+    x = smooth.batch(0, count=1).x.expand(1, 1000, 1, 2, 3)
+    uniform = (torch.arange(1000, dtype=torch.float64) / 1000)[None]
     p = network.logits(phi, statistics, x[:, :1]).softmax(-1)[0, 0]
     _, bias = network.head(fisher_information(network, phi, statistics, x, uniform))
-    assert bias[0].tolist() == pytest.approx((p * (1 - p)).tolist(), rel=2e-3)
+    assert bias[0].tolist() == pytest.approx((p * (1 - p)).tolist(), rel=8e-3)
 
 
 def test_a_step_has_the_gradient_of_the_penalty_and_fishers_decay(smooth) -> None:
