@@ -95,11 +95,11 @@ class ContinualBackprop(ModelLearner):
         ages, index = torch.unique(self.age, return_inverse=True)
         index, old = index.to(before.device, torch.int32), len(ages)
         index = torch.minimum(spread(index, self.units.incoming, old), spread(index, self.units.outgoing, old))
-        numbers = [*ages.tolist(), steps]
-        c1, c2 = (before.new_tensor([1 - b**number for number in numbers])[index] for b in (adam.b1, adam.b2))
+        numbers, flat = [*ages.tolist(), steps], index.flatten()  # the lookup is faster in a flat tensor
+        powers = (before.new_tensor([1 - b**number for number in numbers]) for b in (adam.b1, adam.b2))
+        c1, c2 = (each.index_select(0, flat).view_as(m) for each in powers)
         after = before - adam.rate * (m / c1 / ((s / c2).sqrt() + adam.epsilon))
-        is_old = torch.tensor([number == steps for number in numbers], device=before.device)[index]
-        model.phi = torch.where(is_old, model.phi, after)
+        model.phi = torch.where(index < int((ages < steps).sum()), after, model.phi)
 
     def _select(self) -> Tensor:
         """The units that are replaced now, as a mask [R, U] on the CPU; they are subtracted from `due`."""
