@@ -1,7 +1,7 @@
 """Rainbow-MNIST and Rainbow-Digits: digits on seven colours, at two scales, in four rotations (METHODS §5)."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -44,6 +44,27 @@ _TEN = tuple(name for name, idx in IDX_SETS.items() if len(idx.class_names) == 1
 Rows = npt.NDArray[np.int64]
 
 
+def area_means(pixels: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
+    """Smaller images, in which a pixel is the mean over its area in the larger image, rounded.
+
+    Args:
+        pixels: uint8 [n, 1, S, S].
+        side: at most S.
+
+    Returns:
+        uint8 [n, 1, side, side].
+    """
+    before = pixels.shape[-1]
+    if side == before:
+        return pixels
+    # In units of 1/side of a pixel, in which all edges are whole numbers: sums are the same on all machines.
+    start, row = np.arange(side)[:, None] * before, np.arange(before) * side
+    weights = np.clip(np.minimum(start + before, row + side) - np.maximum(start, row), 0, None)
+    sums = weights @ pixels.reshape(-1, before, before).astype(np.int64) @ weights.T
+    means: npt.NDArray[np.uint8] = ((2 * sums + before**2) // (2 * before**2)).astype(np.uint8)
+    return means.reshape(-1, 1, side, side)
+
+
 @dataclass(frozen=True)
 class _Rainbow(Recipe):
     """The base of both streams: a task is a view, and the seed gives the order of views and the digits of each."""
@@ -51,6 +72,16 @@ class _Rainbow(Recipe):
     classes: ClassVar[int | None] = 10
 
     tasks: int
+    size: int = addition(SIDE, "side of the stored digits, in pixels, a multiple of 4", ge=16, le=SIDE)
+
+    def check(self) -> list[str]:
+        """At half scale a digit is halved, and so is the border."""
+        rule = "must be a multiple of 4, for digits at half scale"
+        return super().check() + ([fault(f"{self.name}.size", rule, self.size)] if self.size % 4 else [])
+
+    def resized(self, collected: Collected) -> Collected:
+        """The digits with the side `size`."""
+        return replace(collected, pixels=area_means(collected.pixels, self.size))
 
     @abstractmethod
     def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
@@ -58,7 +89,7 @@ class _Rainbow(Recipe):
 
     def views(self) -> Views:
         """All 56 views, for any number of tasks."""
-        return Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in VIEWS), SIDE, SIDE)
+        return Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in VIEWS), self.size, self.size)
 
     def labels(self, images: Images) -> int:
         """Ten, the classes of digits."""
@@ -111,11 +142,12 @@ class RainbowMnist(_Rainbow):
     def check(self) -> list[str]:
         """The data set must have ten classes."""
         rule = f"must be one of {', '.join(_TEN)}"
-        return [] if self.dataset in _TEN else [fault(f"{self.name}.dataset", rule, self.dataset)]
+        unknown = [] if self.dataset in _TEN else [fault(f"{self.name}.dataset", rule, self.dataset)]
+        return super().check() + unknown
 
     def collect(self, progress: Progress = silent) -> Collected:
         """Read the data set (see `sources.mnist.read_mnist`)."""
-        return read_mnist(self.data, progress, self.dataset)
+        return self.resized(read_mnist(self.data, progress, self.dataset))
 
     def fingerprint(self) -> str:
         """The state of the data folder (see `sources.mnist.mnist_fingerprint`)."""
@@ -174,7 +206,7 @@ class RainbowDigits(_Rainbow):
         splits = np.repeat(np.array([*self.pool_sizes], dtype=np.uint8), [*self.pool_sizes.values()])
         splits = splits[generator(0, "rainbow_digits/pools").permutation(len(splits))]
         images = Images(collected.images.classes, splits, collected.images.class_names)
-        return Collected(collected.pixels, images, collected.source)
+        return self.resized(Collected(collected.pixels, images, collected.source))
 
     def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
         rng = generator(seed, "rainbow_digits/digits")

