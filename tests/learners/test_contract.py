@@ -149,19 +149,29 @@ def test_finite_on_logits_300_apart(world: Any, name: str) -> None:
     assert_all_finite(learner, world.drive(learner, 0, 2 * PER_TASK + 2), x)
 
 
-STEPS = pytest.mark.parametrize(
-    ("full", "steps"), [(False, 2 * PER_TASK + 2), (True, PER_TASK + 2)], ids=["general", "hand-written"]
-)
-"""Batches until past the second boundary, or past the first one for the hand-written networks in their full width."""
+def on(rainbow: str, siamese: str) -> pytest.MarkDecorator:
+    """One kind of pass per network: `general` by autograd, narrow, or `hand-written`, in its full width, as in sweeps.
+
+    A learner does not know the kind of its network's passes. Tests of one property with the opposite choice have each
+    learner with each network and each kind; `networks/test_network.py` has all of them without learners.
+    """
+    kinds = {"rainbow": rainbow, "siamese": siamese}
+    values = [pytest.param(name, kind == "hand-written", id=f"{name}-{kind}") for name, kind in kinds.items()]
+    return pytest.mark.parametrize(("world", "full"), values, indirect=["world"])
 
 
-@STEPS
-def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str, full: bool, steps: int) -> None:
+def steps_of(full: bool) -> int:
+    """Batches until past the second boundary, or past the first one for a network in its full width."""
+    return (1 if full else 2) * PER_TASK + 2
+
+
+@on(rainbow="hand-written", siamese="general")
+def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str, full: bool) -> None:
     """Bit for bit, in float32 on a CPU: diagnostics, predictions of any number of datapoints, and states.
 
     The first replicate is not compared: the middle one and the last one show a mistake in an index as well as it would.
     """
-    seeds, world = (0, 5, 9), tiny(world) if full else replace(world, dtype=torch.float32)
+    steps, seeds, world = steps_of(full), (0, 5, 9), tiny(world) if full else replace(world, dtype=torch.float32)
     stack = world.quick(name, seeds, full)
     together = world.drive(stack, 0, steps, predict=False)
     for r, seed in list(enumerate(seeds))[1:]:
@@ -174,11 +184,11 @@ def test_a_stack_of_three_equals_each_seed_alone(world: Any, name: str, full: bo
         assert_same_bits(alone.state_dict(), stack.state_of_replicates([stack.state_dict()], slice(r, r + 1)))
 
 
-@STEPS
-def test_two_configurations_in_a_stack_equal_each_alone(world: Any, name: str, full: bool, steps: int) -> None:
+@on(rainbow="general", siamese="hand-written")
+def test_two_configurations_in_a_stack_equal_each_alone(world: Any, name: str, full: bool) -> None:
     """Bit for bit, in float32 on a CPU, with every changeable option different; the seed is the same."""
     world, changeable = tiny(world) if full else replace(world, dtype=torch.float32), learner_class(name).changeable
-    base = world.quick(name, full=full).options
+    base, steps = world.quick(name, full=full).options, steps_of(full)
     options = [replace(base, **{key: factor * getattr(base, key) for key in changeable}) for factor in (1, 0.3)]
     packed = packed_options(options, 1, changeable)
     stack = learner_class(name)(packed, world.setting((4, 4), full))
@@ -204,13 +214,9 @@ def test_two_configurations_in_a_stack_equal_each_alone(world: Any, name: str, f
     assert_same_bits(other.state_dict(), stack.state_dict())
 
 
-BOTH = pytest.mark.parametrize("full", [False, True], ids=["general", "hand-written"])
-"""The autograd network in float64, and the hand-written one in its full width in float32, as sweeps use it."""
-
-
-@BOTH
+@on(rainbow="hand-written", siamese="general")
 def test_resumed_within_a_task_or_between_two_equals_uninterrupted(world: Any, name: str, full: bool) -> None:
-    """Resumed after the first batch of the second task, and after its last."""
+    """Resumed after the first batch of the second task, and after its last; in float64 if general."""
     world, seeds, boundary = tiny(world) if full else world, (0, 1), 2 * PER_TASK
     stop = boundary + (1 if full else PER_TASK + 1)
     reference, x = world.quick(name, seeds, full), world.batch(70, seeds).x
