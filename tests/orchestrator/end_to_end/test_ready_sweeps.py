@@ -1,5 +1,6 @@
 """Each sweep in tune_configs/, reduced, from its first batch to its report."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ SEARCHES = ["quickstart_tune"]
 """Sweeps whose configurations are drawn while they run, which needs Ray."""
 MARKS = dict.fromkeys(("rainbow_mnist", "online_cifar100", "online_celeba"), pytest.mark.slow)
 """Sweeps of many learners, 20 s for each learner."""
+PBT = {"scheduler": {"name": "pbt", "interval": 20}}
 SMALL = {
     "stream": {"name": "rainbow_digits", "tasks": 2, "train": 30, "validation": 10, "test": 10},
     "seeds": 2,
@@ -84,6 +86,28 @@ def test_a_ready_sweep(name: str, tmp_path: Path) -> None:
     assert set(summary.learner) == learners
 
 
+@pytest.mark.parametrize(
+    ("name", "of_it", "trials"),
+    [
+        ("quickstart_tune", {}, {"foml alpha1=? alpha2=? beta1=?": "3"}),
+        ("pbt_foml", PBT, dict.fromkeys(("foml", "foml member 1", "foml member 2", "foml member 3"), "1")),
+    ],
+)
+def test_a_ready_search_or_population_is_planned(
+    name: str, of_it: dict[str, Any], trials: dict[str, str], tmp_path: Path
+) -> None:
+    """Its first batches run, without Ray; `sweep/test_main.py` and `test_population.py` have whole ones with Ray."""
+    small(name, tmp_path, **of_it)
+    done = run_here(tmp_path, "sweep.yaml", "--plan")
+    assert done.returncode == 0, done.stderr
+    _, *rows = done.stdout.splitlines()
+    columns = [re.split(r"  +", row[14:].strip()) for row in rows[: len(trials)]]
+    assert {label: count for label, count, *_ in columns} == trials
+    count = sum(map(int, trials.values()))
+    assert rows[len(trials)].startswith(f"{count} trials, {count} to run: ")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_ready_search(name: str, tmp_path: Path) -> None:
     small(name, tmp_path)
@@ -94,10 +118,11 @@ def test_a_ready_search(name: str, tmp_path: Path) -> None:
     assert summary.n.max() == 2 and summary.usable.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_a_ready_population(name: str, tmp_path: Path) -> None:
     """With Ray: members copy one another; beside them the same learner with constant values."""
-    small(name, tmp_path, scheduler={"name": "pbt", "interval": 20})
+    small(name, tmp_path, **PBT)
     done = run(tmp_path, "sweep.yaml", f"tracking.uri={uri(tmp_path)}")
     assert done.returncode == 0, done.stderr
     summary = reported(tmp_path, name)
