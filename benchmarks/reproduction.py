@@ -1,35 +1,100 @@
-"""The table of docs/reproduction.md, from a finished sweep in MLflow.
+"""The tables and pictures of docs/reproduction.md, from the curves in docs/results.
 
-    python -m orchestrator.sweep tune_configs/rainbow_mnist.yaml [stream.data=FOLDER]
-    python -m benchmarks.reproduction rainbow-mnist [--tracking-uri sqlite:///mlflow.db] > table.md
+    foml sweep rainbow_mnist [stream.data=FOLDER]
+    python -m benchmarks.reproduction --keep rainbow-mnist [--tracking-uri sqlite:///mlflow.db]
+    python -m benchmarks.reproduction                  # writes the page's tables and the pictures
+    python -m benchmarks.reproduction --check          # exit code 1 if the page does not agree with the curves
 
-Per method: cumulative error, mean error of the last eight tasks, the first task at which the mean error of eight tasks
-is at most 10 %, cost; means over seeds with 95 % t-intervals. Then the differences to FOML by seed.
+`--keep` copies the curves of a finished sweep from MLflow to docs/results/NAME.parquet. A table of the page is the text
+between `<!-- table KIND NAME … -->` and `<!-- end -->`, where KIND is a function of `TABLES` and NAME one or more files
+of docs/results (`A+B`). Intervals are 95 % t-intervals over seeds, those of differences over pairs of the same seed.
 """
 
 import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from benchmarks.reproduction_picture import Row, draw_curves, draw_errors
 from orchestrator.protocol.metrics import Interval, interval
-from orchestrator.tracking.reader import load_curves
+from orchestrator.tracking.reader import curves_of, find_sweep
 
+ROOT = Path(__file__).parents[1]
+PAGE, RESULTS = ROOT / "docs/reproduction.md", ROOT / "docs/results"
 LAST = 8
 """Number of tasks in a mean error: one task has 170 validation digits, and a standard error of 2.3 points at 10 %."""
+CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoint", "seconds")
+"""The curves that are kept; the cumulative error is the mean of the validation errors."""
+_PROVENANCE = ("foml.command", "foml.git_commit", "foml.versions", "foml.platform", "foml_internal.identity_json")
+_TABLE = re.compile(r"(<!-- table (?P<kind>\w+) (?P<arguments>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def by_seed(frame: pd.DataFrame, label: str, metric: str) -> np.ndarray:
-    """One row per seed, in order of seeds, one column per step."""
-    rows = frame[(frame["label"] == label) & (frame["metric"] == metric) & frame["seed"].notna()]
-    table = rows.pivot(index="seed", columns="step", values="value")
-    return table.dropna(axis=1).to_numpy(dtype=float)  # of an interrupted run: the steps of all seeds
+@dataclass(frozen=True)
+class Curves:
+    """Kept curves.
+
+    Attributes:
+        frame: one row for each value, with the columns label, seed, metric, step, value.
+    """
+
+    frame: pd.DataFrame
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the configurations, the lowest cumulative error first."""
+        return sorted(self.frame["label"].unique(), key=lambda label: self.cumulative(label).mean())
+
+    def by_seed(self, label: str, metric: str) -> np.ndarray:
+        """One row per seed, in order of seeds, one column per step, of the steps that all seeds have."""
+        rows = self.frame[(self.frame["label"] == label) & (self.frame["metric"] == metric)]
+        return rows.pivot(index="seed", columns="step", values="value").dropna(axis=1).to_numpy(dtype=float)
+
+    def cumulative(self, label: str) -> np.ndarray:
+        """The cumulative error of each seed, shape [seeds]."""
+        return self.by_seed(label, "validation_error").mean(1)
+
+    def last(self, label: str) -> np.ndarray:
+        """The mean error of the last `LAST` tasks of each seed, shape [seeds]."""
+        return self.by_seed(label, "validation_error")[:, -LAST:].mean(1)
+
+
+def keep(name: str, tracking_uri: str) -> Path:
+    """Copy the curves of a finished sweep from MLflow to `RESULTS`."""
+    runs = find_sweep(name, tracking_uri)
+    if runs.status != "FINISHED":
+        sys.exit(f"{name}: only the curves of a finished sweep are kept, and this one is {runs.status}")
+    frame = curves_of(runs)
+    frame = frame[frame["seed"].notna() & frame["metric"].isin(CURVES)]
+    frame = frame[["label", "seed", "metric", "step", "value"]].sort_values(["label", "metric", "seed", "step"])
+    table = pa.Table.from_pandas(frame.astype({"seed": "int16", "step": "int32"}), preserve_index=False)
+    provenance = {key: runs.tags[key] for key in _PROVENANCE if key in runs.tags}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.parquet"
+    pq.write_table(
+        table.replace_schema_metadata({"provenance": json.dumps(provenance, sort_keys=True)}),
+        path, compression="zstd", compression_level=19, use_dictionary=["label", "metric", "value"],
+        column_encoding={"seed": "DELTA_BINARY_PACKED", "step": "DELTA_BINARY_PACKED"},
+    )  # fmt: skip
+    return path
+
+
+def load(name: str) -> Curves:
+    """The kept curves of a sweep, or of several with `+` between their names."""
+    return Curves(pd.concat(pq.read_table(RESULTS / f"{each}.parquet").to_pandas() for each in name.split("+")))
 
 
 def shown(value: Interval, digits: int = 3) -> str:
-    """Mean ± half-width."""
+    """Mean ± half-width, with a minus sign of its own width."""
     half = "–" if value.high is None else f"{value.high - value.mean:.{digits}f}"
-    return f"{value.mean:.{digits}f} ± {half}"
+    return f"{value.mean:.{digits}f} ± {half}".replace("-", "−")
 
 
 def tasks_to(error: np.ndarray, threshold: float) -> str:
@@ -44,41 +109,103 @@ def tasks_to(error: np.ndarray, threshold: float) -> str:
     return "not reached" if any(len(r) == 0 for r in reached) else f"{np.mean([r[0] + LAST for r in reached]):.0f}"
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description="Print the reproduction's tables.")
-    parser.add_argument("name")
-    parser.add_argument("--tracking-uri", default="sqlite:///mlflow.db")
-    parser.add_argument("--reference", default="foml", help="the label that the others are compared with")
-    arguments = parser.parse_args()
-    frame = load_curves(arguments.name, arguments.tracking_uri)
-    cumulative = {label: by_seed(frame, label, "cumulative_error")[:, -1] for label in frame["label"].unique()}
-    order = sorted(cumulative, key=lambda label: cumulative[label].mean())
+def methods(name: str) -> list[str]:
+    """Each configuration's errors and costs, and the number of tasks in which its mean error is the lowest."""
+    curves, rows = load(name), []
+    means_by_task = np.stack([curves.by_seed(label, "validation_error").mean(0) for label in curves.labels])
+    lowest = np.bincount(means_by_task.argmin(0), minlength=len(curves.labels))
+    for label, tasks in zip(curves.labels, lowest, strict=True):
+        error = curves.by_seed(label, "validation_error")
+        cost, seconds = (curves.by_seed(label, metric).mean() for metric in CURVES[2:])
+        means = [shown(interval(curves.cumulative(label))), shown(interval(curves.last(label)))]
+        reached = tasks_to(error, 0.10)
+        rows.append([label, *means, reached, str(tasks), f"{cost:.1f}", f"{seconds:.0f}", str(len(error))])
+    heads = ["method", "cumulative error", f"last {LAST} tasks", f"{LAST} tasks at 10 %", "lowest in tasks"]
+    return _markdown([*heads, "gradients/datapoint", "seconds", "n"], rows)
 
-    heads = ["method", "cumulative error", f"last {LAST} tasks", f"{LAST} tasks at 10 %", "gradients/datapoint"]
-    print("| " + " | ".join([*heads, "seconds", "tasks", "n"]) + " |")
-    print("|---|---|---|---|---|---|---|---|")
-    for label in order:
-        error = by_seed(frame, label, "validation_error")
-        cost, seconds = (by_seed(frame, label, name) for name in ("gradient_evaluations_per_datapoint", "seconds"))
-        cells = [
+
+def differences(name: str, reference: str) -> list[str]:
+    """Each configuration's errors minus the reference's, paired by seed."""
+    curves, rows = load(name), []
+    for label in curves.labels:
+        if label != reference:
+            pairs = [of(label) - of(reference) for of in (curves.cumulative, curves.last)]
+            rows.append([label, *(shown(interval(pair)) for pair in pairs)])
+    return _markdown([f"minus {reference}", "cumulative error", f"last {LAST} tasks"], rows)
+
+
+def seeds(name: str) -> list[str]:
+    """Each configuration's cumulative error on each seed."""
+    curves = load(name)
+    numbers = [str(seed) for seed in sorted(curves.frame["seed"].unique())]
+    rows = [[label, *(f"{error:.3f}" for error in curves.cumulative(label))] for label in curves.labels]
+    return _markdown(["seed", *numbers], rows)
+
+
+def course(name: str) -> list[str]:
+    """Each configuration's mean error over seeds in stretches of `LAST` tasks."""
+    curves, rows = load(name), []
+    for label in curves.labels:
+        error = curves.by_seed(label, "validation_error").mean(0)
+        starts = range(0, len(error), LAST)
+        rows.append([label, *(f"{error[start : start + LAST].mean():.3f}" for start in starts)])
+    return _markdown(["tasks", *(f"{start + 1}–{min(start + LAST, len(error))}" for start in starts)], rows)
+
+
+TABLES: dict[str, Callable[..., list[str]]] = {
+    "methods": methods,
+    "differences": differences,
+    "seeds": seeds,
+    "course": course,
+}
+
+
+def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
+
+
+def with_tables(page: str) -> str:
+    """The page with every table computed again."""
+
+    def table(match: re.Match[str]) -> str:
+        lines = TABLES[match["kind"]](*match["arguments"].split())
+        return match[1] + "\n" + "\n".join(lines) + "\n\n" + match[4]
+
+    return _TABLE.sub(table, page)
+
+
+def draw() -> None:
+    """Draw the pictures of docs/images again."""
+    curves = load("rainbow-mnist")
+    errors = {label: curves.by_seed(label, "validation_error") for label in curves.labels}
+    rows = [
+        Row(
             label,
-            shown(interval(cumulative[label])),
-            shown(interval(error[:, -LAST:].mean(1))),
-            tasks_to(error, 0.10),
-            f"{cost.mean():.1f}" if cost.size else "not finished",
-            f"{seconds.mean():.0f}" if seconds.size else "not finished",
-            str(error.shape[1]),
-            str(len(error)),
-        ]
-        print("| " + " | ".join(cells) + " |")
-    print()
-    print(f"| method | cumulative error minus {arguments.reference}'s, paired by seed |")
-    print("|---|---|")
-    for label in order:
-        if label != arguments.reference:
-            difference = interval(cumulative[label] - cumulative[arguments.reference])
-            print(f"| {label} | {shown(difference)} |")
+            interval(curves.cumulative(label)),
+            curves.by_seed(label, "gradient_evaluations_per_datapoint").mean(),
+        )
+        for label in curves.labels
+    ]
+    draw_errors(rows, next(iter(errors.values())).shape[1])
+    draw_curves(errors, LAST)
+
+
+def main() -> None:
+    """Keep the curves of a sweep, or write or check the page."""
+    parser = argparse.ArgumentParser(description="Write the tables and pictures of docs/reproduction.md.")
+    parser.add_argument("--keep", metavar="NAME", help="copy this sweep's curves from MLflow to docs/results")
+    parser.add_argument("--tracking-uri", default="sqlite:///mlflow.db")
+    parser.add_argument("--check", action="store_true", help="compare the page with the curves, and write nothing")
+    arguments = parser.parse_args()
+    if arguments.keep:
+        print(keep(arguments.keep, arguments.tracking_uri))
+        return
+    page = PAGE.read_text(encoding="utf-8")
+    expected = with_tables(page)
+    if arguments.check:
+        sys.exit(f"{PAGE.name} does not agree with docs/results" if page != expected else 0)
+    PAGE.write_text(expected, encoding="utf-8")
+    draw()
 
 
 if __name__ == "__main__":

@@ -1,88 +1,110 @@
-"""docs/images/reproduction.svg, drawn from the first table of docs/reproduction.md.
+"""The pictures of docs/reproduction.md, which `benchmarks.reproduction` draws; readable on light and dark pages."""
 
-    python -m benchmarks.reproduction_picture
-
-Each method's cumulative error with its 95 % interval, and its gradient evaluations per datapoint ("gradients").
-"""
-
-import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
-ROOT = Path(__file__).parents[1]
-PAGE, PICTURE = ROOT / "docs/reproduction.md", ROOT / "docs/images/reproduction.svg"
+from orchestrator.protocol.metrics import Interval, interval
+
+IMAGES = Path(__file__).parents[1] / "docs/images"
+ERRORS, CURVES = IMAGES / "reproduction.svg", IMAGES / "rainbow-mnist.svg"
 REFERENCES = {"replay", "online"}
 """Methods that the paper leaves out."""
 _BESIDE = ("axes fraction", "data")
-_ROW = re.compile(r"\| (\w+) \| ([\d.]+) ± ([\d.]+) \| [^|]+ \| ([\d.]+) \|")
+_STYLE = {"svg.fonttype": "none", "svg.hashsalt": "reproduction", "font.family": "sans-serif", "font.size": 10}
+_GREY, _PLAIN = "#808080", "#66788a"
+_COLOURS = {"foml": "#d1495b", "replay": "#00798c", "online": "#00798c", "moca": "#8a5fbf", "ftml": "#c98a1b"}
+"""Of the methods that the text compares with FOML."""
+_DASHED = {"online"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method's row of the table.
+    """A method's line of the picture of errors.
 
     Attributes:
         method: its name.
-        error: the cumulative error.
-        half: half the width of its 95 % interval.
+        error: the cumulative error over seeds.
         gradients: gradient evaluations per datapoint.
     """
 
     method: str
-    error: float
-    half: float
+    error: Interval
     gradients: float
 
-    @property
-    def text(self) -> str:
-        """The numbers, as in the table."""
-        return f"{self.error:.3f} ± {self.half:.3f}"
 
-
-def table(page: str) -> list[Row]:
-    """The rows of the first table with a column of cumulative errors."""
-    head = page.index("| method | cumulative error |")
-    lines = page[head:].split("\n\n")[0].splitlines()[2:]
-    matches = [_ROW.match(line) for line in lines]
-    assert all(matches), lines
-    return [Row(match[1], *(float(match[group]) for group in (2, 3, 4))) for match in matches if match]
-
-
-def draw(rows: list[Row], path: Path) -> None:
-    """Draw one line for each method, the lowest error at the top; readable on light and dark pages."""
-    style = {"svg.fonttype": "none", "svg.hashsalt": "reproduction", "font.family": "sans-serif", "font.size": 10}
-    with matplotlib.rc_context(style):
-        height = 0.32 * (len(rows) + 1)
-        figure = Figure(figsize=(8, height + 0.6))
-        axes = figure.add_axes((0.2, 0.55 / (height + 0.6), 0.5, height / (height + 0.6)))
-        for place, row in enumerate(rows):
-            colour = "#d1495b" if row.method == "foml" else "#66788a" if row.method not in REFERENCES else "#00798c"
-            axes.errorbar(row.error, place, xerr=row.half, fmt="o", color=colour, capsize=3, markersize=6)
-            note = " (reference)" if row.method in REFERENCES else ""
-            axes.annotate(
-                f"{row.method}{note}", (-0.01, place), xycoords=_BESIDE, ha="right", va="center",
-                color=colour, weight="bold" if colour != "#66788a" else "normal",
-            )  # fmt: skip
-            for at, text in ((1.02, row.text), (1.4, f"{row.gradients:g}")):
-                axes.annotate(text, (at, place), xycoords=_BESIDE, va="center", color=colour)
-        for at, text in ((1.02, "error ± 95 %"), (1.4, "gradients")):
-            axes.annotate(text, (at, -0.9), xycoords=_BESIDE, va="center", color="#808080", fontsize=8)
-        axes.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -1.5), yticks=[])
-        axes.set_xlabel("cumulative error over 56 tasks of Rainbow-MNIST, lower is better", color="#808080")
-        axes.tick_params(colors="#808080")
-        axes.grid(axis="x", color="#808080", alpha=0.25)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+@contextmanager
+def _saved(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """A figure of this size in inches that is written at the end of the block, the same bytes each time."""
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height))
+        yield figure
+        for axes in figure.axes:
+            axes.tick_params(colors=_GREY)
+            for spine in axes.spines.values():
+                spine.set_visible(False)
         figure.savefig(path, metadata={"Date": None, "Creator": None}, transparent=True)
 
 
-def main() -> None:
-    """Draw the picture."""
-    draw(table(PAGE.read_text(encoding="utf-8")), PICTURE)
+def draw_errors(rows: list[Row], tasks: int, path: Path = ERRORS) -> None:
+    """Draw each method's cumulative error with its 95 % interval, one line for each, in the order of `rows`."""
+    height = 0.32 * (len(rows) + 1)
+    with _saved(path, 8, height + 0.6) as figure:
+        axes = figure.add_axes((0.2, 0.55 / (height + 0.6), 0.5, height / (height + 0.6)))
+        for place, row in enumerate(rows):
+            mean, high = row.error.mean, row.error.high
+            half = 0.0 if high is None else high - mean
+            marked = row.method == "foml" or row.method in REFERENCES
+            colour = _COLOURS[row.method] if marked else _PLAIN
+            axes.errorbar(mean, place, xerr=half, fmt="o", color=colour, capsize=3, markersize=6)
+            note = " (reference)" if row.method in REFERENCES else ""
+            axes.annotate(
+                f"{row.method}{note}", (-0.01, place), xycoords=_BESIDE, ha="right", va="center",
+                color=colour, weight="bold" if marked else "normal",
+            )  # fmt: skip
+            for at, text in ((1.02, f"{mean:.3f} ± {half:.3f}"), (1.4, f"{row.gradients:.1f}")):
+                axes.annotate(text, (at, place), xycoords=_BESIDE, va="center", color=colour)
+        for at, text in ((1.02, "error ± 95 %"), (1.4, "gradients")):
+            axes.annotate(text, (at, -0.9), xycoords=_BESIDE, va="center", color=_GREY, fontsize=8)
+        axes.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -1.5), yticks=[])
+        axes.set_xlabel(f"cumulative error over {tasks} tasks of Rainbow-MNIST, lower is better", color=_GREY)
+        axes.grid(axis="x", color=_GREY, alpha=0.25)
 
 
-if __name__ == "__main__":
-    main()
+def draw_curves(errors: Mapping[str, np.ndarray], window: int, path: Path = CURVES) -> None:
+    """Draw each method's validation error against tasks seen, with a band of the 95 % interval for some.
+
+    Args:
+        errors: for each method the error after each task, shape [seeds, tasks].
+        window: tasks in a point's mean.
+        path: the picture.
+    """
+    with _saved(path, 8, 4.6) as figure:
+        axes = figure.add_axes((0.08, 0.12, 0.76, 0.84))
+        ends = []
+        for method, error in errors.items():
+            means = np.stack([np.convolve(row, np.full(window, 1 / window), mode="valid") for row in error])
+            points = [interval(column) for column in means.T]
+            tasks, mean = np.arange(window, window + len(points)), [point.mean for point in points]
+            colour = _COLOURS.get(method, _PLAIN)
+            axes.plot(tasks, mean, color=colour, lw=1.8, ls="--" if method in _DASHED else "-")
+            if method in _COLOURS and len(error) > 1:
+                low, high = [point.low for point in points], [point.high for point in points]
+                axes.fill_between(tasks, low, high, color=colour, alpha=0.12, lw=0)
+            ends.append((mean[-1], method, colour))
+        place = -1.0
+        for end, method, colour in sorted(ends):  # names of lines that end close together are moved apart
+            place = max(end, place + 0.034)
+            line = {"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
+            axes.annotate(
+                method, (tasks[-1], end), (1.04, place), textcoords=_BESIDE, va="center", color=colour, arrowprops=line
+            )
+        axes.set(xlim=(window, tasks[-1]), ylim=(0, 1))
+        axes.set_xlabel("tasks seen", color=_GREY)
+        axes.set_ylabel(f"validation error, mean of {window} tasks", color=_GREY)
+        axes.grid(color=_GREY, alpha=0.25)

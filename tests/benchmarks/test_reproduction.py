@@ -1,15 +1,22 @@
 """The tables of docs/reproduction.md, computed from curves."""
 
+import re
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import reproduction
+from benchmarks.reproduction_picture import Row, draw_curves, draw_errors
+from orchestrator.protocol.metrics import interval
 
 LATE = [0.5] * 4 + [0.1] * 12  # eight tasks with two of the bad ones have a mean of 0.2: after ten tasks
 EARLY = [0.1] * 16
+PAGE = reproduction.PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -28,21 +35,115 @@ def test_a_threshold_is_reached_by_the_mean_of_eight_tasks(
     assert reproduction.tasks_to(np.array(errors), threshold) == expected
 
 
-def test_the_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = []
+@dataclass
+class Runs:
+    """What the kept curves need of a sweep in MLflow."""
+
+    status: str = "FINISHED"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return {"foml.command": "foml sweep toy", "foml.hostname": "a-name"}
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The curves of a sweep of two configurations and two seeds, kept in a folder."""
+    rows: list[tuple[str, float, str, int, float]] = []
     for label, curves in {"foml": [LATE, EARLY], "online": [EARLY, EARLY]}.items():
         for seed, errors in enumerate(curves):
-            cumulative = np.cumsum(errors) / np.arange(1, 17)
-            for step, (error, mean) in enumerate(zip(errors, cumulative, strict=True)):
-                rows += [(label, seed, "validation_error", step, error), (label, seed, "cumulative_error", step, mean)]
+            for step, error in enumerate(errors):
+                rows += [(label, seed, "validation_error", step, error), (label, seed, "online_error", step, 1 / 3)]
             rows += [(label, seed, "gradient_evaluations_per_datapoint", 0, 10.0), (label, seed, "seconds", 0, 7.0)]
+            rows.append((label, seed, "diagnostics/meta_gradient_norm", 0, 1.0))
+        rows.append((label, np.nan, "validation_error", 0, 9.0))  # the mean over seeds
     frame = pd.DataFrame(rows, columns=["label", "seed", "metric", "step", "value"])
-    monkeypatch.setattr(reproduction, "load_curves", lambda name, uri: frame)
-    monkeypatch.setattr(sys, "argv", ["reproduction", "sweep"])
+    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(reproduction, "find_sweep", lambda name, uri: Runs())
+    monkeypatch.setattr(reproduction, "curves_of", lambda runs: frame)
+    reproduction.keep("toy", "sqlite:///toy.db")
+    return tmp_path / "results"
+
+
+def test_kept_curves_are_those_of_the_seeds(results: Path) -> None:
+    table = pq.read_table(results / "toy.parquet")
+    frame = table.to_pandas()
+    assert set(frame["metric"]) == set(reproduction.CURVES)
+    assert len(frame) == 2 * 2 * (2 * 16 + 2)
+    assert frame["value"][frame["metric"] == "online_error"].unique().tolist() == [1 / 3]  # bit for bit
+    assert table.schema.metadata[b"provenance"] == b'{"foml.command": "foml sweep toy"}'
+
+
+def test_an_unfinished_sweep_is_not_kept(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "find_sweep", lambda name, uri: Runs("KILLED"))
+    with pytest.raises(SystemExit, match="part: only the curves of a finished sweep are kept, and this one is KILLED"):
+        reproduction.keep("part", "")
+    assert [path.name for path in results.iterdir()] == ["toy.parquet"]
+
+
+def test_the_tables_of_a_page(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = results / "page.md"
+    page.write_text(
+        "before\n<!-- table methods toy -->\nold\n<!-- end -->\nbetween\n<!-- table differences toy foml -->\n"
+        "<!-- end -->\n<!-- table seeds toy -->\n<!-- end -->\nafter\n"
+    )
+    monkeypatch.setattr(reproduction, "PAGE", page)
+    monkeypatch.setattr(reproduction, "draw", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["reproduction", "--check"])
+    with pytest.raises(SystemExit, match=r"page\.md does not agree with docs/results"):
+        reproduction.main()
+    monkeypatch.setattr(sys, "argv", ["reproduction"])
     reproduction.main()
-    lines = capsys.readouterr().out.splitlines()
-    heads = "method | cumulative error | last 8 tasks | 8 tasks at 10 % | gradients/datapoint | seconds | tasks | n"
-    assert lines[0] == f"| {heads} |"
-    assert lines[2] == "| online | 0.100 ± 0.000 | 0.100 ± 0.000 | 8 | 10.0 | 7 | 16 | 2 |"
-    assert lines[3] == "| foml | 0.150 ± 0.635 | 0.100 ± 0.000 | 10 | 10.0 | 7 | 16 | 2 |"  # 12 and 8 tasks
-    assert lines[-1] == "| online | -0.050 ± 0.635 |"
+    lines = page.read_text().splitlines()
+    heads = "method | cumulative error | last 8 tasks | 8 tasks at 10 % | lowest in tasks | gradients/datapoint | seconds | n"
+    assert lines[:4] == ["before", "<!-- table methods toy -->", "", f"| {heads} |"]
+    assert lines[5] == "| online | 0.100 ± 0.000 | 0.100 ± 0.000 | 8 | 16 | 10.0 | 7 | 2 |"
+    assert lines[6] == "| foml | 0.150 ± 0.635 | 0.100 ± 0.000 | 10 | 0 | 10.0 | 7 | 2 |"  # 12 and 8 tasks
+    assert lines[7:10] == ["", "<!-- end -->", "between"]
+    assert "| online | −0.050 ± 0.635 | 0.000 ± 0.000 |" in lines
+    assert lines[-5:] == ["| online | 0.100 | 0.100 |", "| foml | 0.200 | 0.100 |", "", "<!-- end -->", "after"]
+    monkeypatch.setattr(sys, "argv", ["reproduction", "--check"])
+    with pytest.raises(SystemExit) as stopped:
+        reproduction.main()
+    assert stopped.value.code == 0
+
+
+def test_the_course_of_errors(results: Path) -> None:
+    assert reproduction.course("toy") == [
+        "| tasks | 1–8 | 9–16 |",
+        "| --- | --- | --- |",
+        "| online | 0.100 | 0.100 |",
+        "| foml | 0.200 | 0.100 |",  # (0.3 + 0.1) / 2
+    ]
+
+
+def test_several_files_are_one_table(results: Path) -> None:
+    (results / "other.parquet").write_bytes((results / "toy.parquet").read_bytes())
+    assert len(reproduction.load("toy+other").frame) == 2 * len(reproduction.load("toy").frame)
+
+
+def test_the_pictures_have_the_numbers(tmp_path: Path) -> None:
+    errors = {"foml": np.array([LATE, EARLY]), "tfs": np.array([EARLY, EARLY])}
+    draw_errors([Row(name, interval(error.mean(1)), 2.0) for name, error in errors.items()], 16, tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert "0.150 ± 0.635" in text and "0.100 ± 0.000" in text and "over 16 tasks" in text
+    draw_curves(errors, 8, tmp_path / "b.svg")
+    drawn = (tmp_path / "b.svg").read_text()
+    assert ">foml<" in drawn and ">tfs<" in drawn and "mean of 8 tasks" in drawn
+    draw_curves(errors, 8, tmp_path / "c.svg")
+    assert (tmp_path / "c.svg").read_text() == drawn
+
+
+def test_the_page_agrees_with_the_curves() -> None:
+    assert "<!-- table methods rainbow-mnist -->" in PAGE
+    assert reproduction.with_tables(PAGE) == PAGE
+
+
+def test_intervals_in_the_text_are_in_a_table() -> None:
+    """Up to the sections whose numbers are from programs named there."""
+    text = PAGE[: PAGE.index("## Why iCaRL is slow to start")]
+    in_tables = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    in_text = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+    intervals = re.findall(r"−?\d\.\d{3} ± \d\.\d{3}", in_text)
+    assert intervals
+    assert [each for each in intervals if each not in in_tables] == []
