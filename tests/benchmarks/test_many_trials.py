@@ -22,8 +22,8 @@ def many(trials: int, folder: Path) -> str:
 
 
 @pytest.mark.timeout(400)
-def test_sixty_trials(tmp_path: Path) -> None:
-    output = many(60, tmp_path)
+def test_thirty_trials(tmp_path: Path) -> None:
+    output = many(30, tmp_path)
     assert "MLflow: every run and every step, once" in output and "exit code of the sweep: 0" in output
 
 

@@ -24,7 +24,7 @@ from orchestrator.console.screen import Screen, leaders
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.fate import Ending
 from orchestrator.protocol.objectives import ObjectiveMetric
-from tests.orchestrator.sweep_command import LONG, PATIENCE_S, command, folder_with
+from tests.orchestrator.sweep_command import LONG, PATIENCE_S, assert_long_is_whole, command, folder_with
 
 
 def progress_of(learners: list[dict[str, object]], now: list[float], **more: object) -> tuple[Progress, list[str]]:
@@ -229,3 +229,4 @@ def test_a_sweep_in_a_narrow_terminal_is_interrupted_and_resumed(tmp_path: Path)
         places = [text.find(step) for step in steps]
         assert places[0] >= 0 and places == sorted(places), text
         assert not seen.cursor_hidden()
+    assert_long_is_whole(folder, train=400)

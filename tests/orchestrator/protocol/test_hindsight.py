@@ -27,8 +27,8 @@ from orchestrator.tracking.tables import HINDSIGHT_FILE
 from streams import schedule
 from streams.store.task_store import TaskStore
 from streams.stream import Stream
-from tests.orchestrator.protocol_sweep import flip
-from tests.orchestrator.sweep_command import PATIENCE_S, curves_of, folder_with, run, uri
+from tests.orchestrator.protocol_sweep import compute, flip
+from tests.orchestrator.sweep_command import PATIENCE_S, curves_of, folder_with, run_here, uri
 
 SMALL = """
 name: small
@@ -114,8 +114,9 @@ def test_regret_of_a_sweep(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    folder = folder_with(tmp_path, SMALL)
-    assert run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}").returncode == 0
+    folder = folder_with(tmp_path, f"{SMALL}tracking: {{uri: 'sqlite:///{tmp_path}/mlflow.db'}}\n")
+    compute(folder)  # then the command starts no Ray
+    assert run_here(folder, "--resume", "small").returncode == 0
     command = [sys.executable, "-m", "orchestrator.regret", "small", "--epochs", "3"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
