@@ -57,7 +57,8 @@ def test_all_are_known() -> None:
 def test_the_quickstart_has_the_rates_that_were_found_on_other_seeds() -> None:
     """Its stream and learners are those of the sweep that found its rates, with the same rates for each learner."""
     quickstart, trials, search = (ready(name) for name in ("quickstart", "quickstart_rates", "quickstart_tune"))
-    assert quickstart["stream"] == trials["stream"] == search["stream"]
+    for key in ("stream", "network"):
+        assert quickstart[key] == trials[key] == search[key]
     assert quickstart["seeds"] == 5 and {*range(5)}.isdisjoint([*trials["seeds"], *search["seeds"]])
     grids = []
     for shown, tried in zip(quickstart["learners"], trials["learners"], strict=True):
