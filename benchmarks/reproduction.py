@@ -43,14 +43,16 @@ class Curves:
 
     Attributes:
         frame: one row for each value, with the columns label, seed, metric, step, value.
+        rows: the labels that have a row in tables: those of the first sweep.
     """
 
     frame: pd.DataFrame
+    rows: list[str]
 
     @property
     def labels(self) -> list[str]:
-        """The labels of the configurations, the lowest cumulative error first."""
-        return sorted(self.frame["label"].unique(), key=lambda label: self.cumulative(label).mean())
+        """The labels that have a row, the lowest cumulative error first."""
+        return sorted(self.rows, key=lambda label: self.cumulative(label).mean())
 
     def by_seed(self, label: str, metric: str) -> np.ndarray:
         """One row per seed, in order of seeds, one column per step, of the steps that all seeds have."""
@@ -87,8 +89,12 @@ def keep(name: str, tracking_uri: str) -> Path:
 
 
 def load(name: str) -> Curves:
-    """The kept curves of a sweep, or of several with `+` between their names."""
-    return Curves(pd.concat(pq.read_table(RESULTS / f"{each}.parquet").to_pandas() for each in name.split("+")))
+    """The kept curves of a sweep, or of several (`A+B`), in which a label of B is `B:label`."""
+    frames = {each: pq.read_table(RESULTS / f"{each}.parquet").to_pandas() for each in name.split("+")}
+    first, *others = frames
+    for other in others:
+        frames[other]["label"] = other + ":" + frames[other]["label"].astype(str)
+    return Curves(pd.concat(frames.values()), sorted(frames[first]["label"].unique()))
 
 
 def shown(value: Interval, digits: int = 3) -> str:
