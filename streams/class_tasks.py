@@ -193,10 +193,6 @@ class SingleTasks(ClassTasks):
 
     keep: int = number(0, "classes of a task that the next task keeps", ge=0)
 
-    def labels(self, images: Images) -> int:
-        """The number of classes."""
-        return len(images.class_names)
-
     def draw_points(self, pools: Sequence[Rows], count: int, rng: np.random.Generator) -> Rows:
         """`count` distinct images of the task's classes."""
         return rng.permutation(np.concatenate(pools))[:count, None]
@@ -223,7 +219,6 @@ class SingleTasks(ClassTasks):
         return lines
 
     def point_labels(self, images: Images, rows: Rows) -> npt.NDArray[np.int32]:
-        """The images' classes."""
         return images.classes[rows[:, 0]]
 
 

@@ -20,15 +20,12 @@ DIGITS = "digits"
 class _Digits(LookTasks):
     """The base: the digits."""
 
+    size: ClassVar[int] = SIDE
+
     data: str | None = location("folder that holds the data set, such as MNIST/raw; downloaded if not given")
     dataset: str = addition(DIGITS, f"data set: {', '.join([DIGITS, *IDX_SETS])}")
 
-    def side(self) -> int:
-        """That of MNIST's images."""
-        return SIDE
-
     def check(self) -> list[str]:
-        """The data set must be known."""
         names = [DIGITS, *IDX_SETS]
         unknown = fault(f"{self.name}.dataset", f"must be one of {', '.join(names)}", self.dataset)
         return super().check() + ([] if self.dataset in names else [unknown])
@@ -47,7 +44,6 @@ class _Digits(LookTasks):
         return Collected(collected.pixels, Images(images.classes, splits, images.class_names), collected.source)
 
     def fingerprint(self) -> str:
-        """The state of the data folder."""
         return "" if self.dataset == DIGITS else mnist_fingerprint(self.data, self.dataset)
 
 
@@ -59,10 +55,7 @@ class PermutedDigits(_Digits):
     """
 
     name: ClassVar[str] = "permuted_digits"
-
-    def kind_of_look(self) -> str:
-        """Permuted pixels."""
-        return PERMUTED
+    look: ClassVar[str] = PERMUTED
 
 
 @dataclass(frozen=True)
@@ -73,17 +66,10 @@ class RotatedDigits(_Digits):
     """
 
     name: ClassVar[str] = "rotated_digits"
+    look: ClassVar[str] = ROTATED
 
     tasks: int = number(20, "tasks in a stream, each with its own angle", ge=1, le=360)
     degrees: int = number(360, "range of the angles, which starts at 0", ge=1, le=360)
-
-    def kind_of_look(self) -> str:
-        """Rotated images."""
-        return ROTATED
-
-    def range_of_angles(self) -> int:
-        """The option."""
-        return self.degrees
 
 
 @dataclass(frozen=True)
@@ -95,7 +81,4 @@ class LabelPermutedDigits(_Digits):
     """
 
     name: ClassVar[str] = "label_permuted_digits"
-
-    def kind_of_look(self) -> str:
-        """Permuted labels."""
-        return LABEL_PERMUTED
+    look: ClassVar[str] = LABEL_PERMUTED

@@ -24,18 +24,5 @@ class ImageLooks(ImageSource, LookTasks):
     degrees: int = addition(360, "range of the angles of look rotated, which starts at 0", ge=1, le=360)
 
     def check(self) -> list[str]:
-        """The look must be known."""
         rule = f"must be one of {', '.join(LOOKS)}"
         return super().check() + ([] if self.look in LOOKS else [fault(f"{self.name}.look", rule, self.look)])
-
-    def kind_of_look(self) -> str:
-        """The option."""
-        return self.look
-
-    def side(self) -> int:
-        """The option `size`."""
-        return self.size
-
-    def range_of_angles(self) -> int:
-        """The option `degrees`."""
-        return self.degrees

@@ -76,7 +76,6 @@ class ImageSource(Recipe):
         return faults
 
     def check_locations(self) -> list[str]:
-        """`data` must be given."""
         remedy = "name a folder that holds a folder per class, or a published data set by dataset"
         missing = self.data is None and self.dataset is None
         return [fault(f"{self.name}.data", "must be given", remedy=remedy)] if missing else []
@@ -127,6 +126,20 @@ class ImagePairs(ImageSource, PairTasks):
 
 
 @dataclass(frozen=True)
+class ImageFolder(SingleImages):
+    """`images` by its first name."""
+
+    name: ClassVar[str] = "image_folder"
+
+
+@dataclass(frozen=True)
+class ImageFolderPairs(ImagePairs):
+    """`image_pairs` by its first name."""
+
+    name: ClassVar[str] = "image_folder_pairs"
+
+
+@dataclass(frozen=True)
 class ImageTasks(ImageSource):
     """Tasks as the source gives them, in its order; the label is the class among those of all tasks.
 
@@ -145,10 +158,6 @@ class ImageTasks(ImageSource):
     test: int = number(100, "test points of a task, at most", ge=1)
     task_column: str | None = addition(None, "column of tasks in a table; `task` or `domain` if not given")
     order_column: str | None = addition(None, "column of numbers or times in whose order images are shown")
-
-    def labels(self, images: Images) -> int:
-        """The number of classes."""
-        return len(images.class_names)
 
     def seed_table(self, images: Images, seed: int) -> SeedTable:
         """Up to `train`, `validation` and `test` images of each task, drawn by the seed."""

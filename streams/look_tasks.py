@@ -29,39 +29,36 @@ class LookTasks(Recipe):
     validation: int = number(60, "validation images of a task", ge=1)
     test: int = number(60, "test images of a task", ge=1)
 
+    @property
     @abstractmethod
-    def kind_of_look(self) -> str:
+    def look(self) -> str:
         """One of `LOOKS`."""
 
+    @property
     @abstractmethod
-    def side(self) -> int:
+    def size(self) -> int:
         """The side of an image, in pixels."""
 
-    def range_of_angles(self) -> int:
-        """The degrees within which the angles of rotated tasks are, equally far apart, from 0."""
+    @property
+    def degrees(self) -> int:
+        """The range in which the angles of rotated tasks are, equally far apart, from 0."""
         return 360
 
     def check(self) -> list[str]:
         """Each rotated task must have its own angle, a whole number of degrees."""
-        if self.kind_of_look() != ROTATED or self.tasks <= self.range_of_angles():
+        if self.look != ROTATED or self.tasks <= self.degrees:
             return super().check()
-        rule = f"must be at most degrees, {self.range_of_angles()}"
-        return [*super().check(), fault(f"{self.name}.tasks", rule, self.tasks)]
-
-    def labels(self, images: Images) -> int:
-        """The number of classes."""
-        return len(images.class_names)
+        return [*super().check(), fault(f"{self.name}.tasks", f"must be at most degrees, {self.degrees}", self.tasks)]
 
     def views(self) -> Views | None:
         """One permutation, or one angle, for each task; none where labels are permuted."""
-        if self.kind_of_look() == LABEL_PERMUTED:
+        if self.look == LABEL_PERMUTED:
             return None
-        if self.kind_of_look() == PERMUTED:
+        if self.look == PERMUTED:
             items = tuple(View(BLACK, permutation=task) for task in range(self.tasks))
         else:
-            degrees = self.range_of_angles()
-            items = tuple(View(BLACK, rotation=degrees * task // self.tasks) for task in range(self.tasks))
-        return Views(items, self.side(), self.side())
+            items = tuple(View(BLACK, rotation=self.degrees * task // self.tasks) for task in range(self.tasks))
+        return Views(items, self.size, self.size)
 
     def seed_table(self, images: Images, seed: int) -> SeedTable:
         """The tasks of a seed, each with its own draw from the pools."""

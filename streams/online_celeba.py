@@ -36,7 +36,6 @@ class OnlineCeleba(PairTasks):
     test_share: float = number(0.15, "share of each identity's images that only test", gt=0, lt=0.5)
 
     def check_locations(self) -> list[str]:
-        """A folder must be named."""
         missing = [fault(f"{self.name}.data", "must be given", remedy="name the folder that holds celeba")]
         return missing if self.data is None else []
 

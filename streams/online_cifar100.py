@@ -29,11 +29,6 @@ class OnlineCifar100(PairTasks):
     validation_images: int = number(50, "images per class of the train split that only validate", ge=2)
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Read the pickles.
-
-        Raises:
-            SourceError: one line for every file that is missing or is not part of CIFAR-100.
-        """
         collected = read_cifar(CIFAR100, self.data, progress)
         classes, splits = collected.images.classes, collected.images.splits.copy()
         train = np.flatnonzero(splits == TRAIN)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streams.errors import SourceError, fault
+from streams.pools import Rows
 from streams.randomness import generator
 from streams.recipe import (
     SPLITS,
@@ -41,7 +42,6 @@ VIEWS = tuple(product(COLOURS, (1.0, 0.5), (0, 90, 180, 270)))
 """The 56 (colour, scale, rotation), one per task."""
 
 _TEN = tuple(name for name, idx in IDX_SETS.items() if len(idx.class_names) == 10)
-Rows = npt.NDArray[np.int64]
 
 
 def area_means(pixels: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
@@ -91,10 +91,6 @@ class _Rainbow(Recipe):
         """All 56 views, for any number of tasks."""
         return Views(tuple(View(COLOURS[colour], scale, turn) for colour, scale, turn in VIEWS), self.size, self.size)
 
-    def labels(self, images: Images) -> int:
-        """Ten, the classes of digits."""
-        return len(images.class_names)
-
     def seed_table(self, images: Images, seed: int) -> SeedTable:
         """The first `tasks` views of the seed's permutation, with their digits."""
         views = generator(seed, "rainbow/order of tasks").permutation(len(VIEWS))[: self.tasks]
@@ -140,29 +136,21 @@ class RainbowMnist(_Rainbow):
     dataset: str = addition("mnist", f"data set whose images are shown: {', '.join(_TEN)}")
 
     def check(self) -> list[str]:
-        """The data set must have ten classes."""
         rule = f"must be one of {', '.join(_TEN)}"
         unknown = [] if self.dataset in _TEN else [fault(f"{self.name}.dataset", rule, self.dataset)]
         return super().check() + unknown
 
     def collect(self, progress: Progress = silent) -> Collected:
-        """Read the data set (see `sources.mnist.read_mnist`)."""
         return self.resized(read_mnist(self.data, progress, self.dataset))
 
     def fingerprint(self) -> str:
-        """The state of the data folder (see `sources.mnist.mnist_fingerprint`)."""
         return mnist_fingerprint(self.data, self.dataset)
 
     def _rows(self, images: Images, seed: int) -> list[tuple[Rows, Rows, Rows]]:
         pools = {split: np.flatnonzero(images.splits == split) for split in (TRAIN, TEST)}
         needed = {TRAIN: self.tasks * (self.train + self.validation), TEST: self.tasks * self.test}
         faults = [
-            fault(
-                self.name,
-                f"no digit twice: needs {needed[split]} {word} images",
-                len(pools[split]),
-                remedy,
-            )
+            fault(self.name, f"no digit twice: needs {needed[split]} {word} images", len(pools[split]), remedy)
             for split, word, remedy in (
                 (TRAIN, "training", "lower tasks, train or validation"),
                 (TEST, "test", "lower tasks or test"),

@@ -135,9 +135,9 @@ class Recipe(ABC):
             SourceError: there are too few images for the tasks.
         """
 
-    @abstractmethod
     def labels(self, images: Images) -> int:
-        """The number of labels that a datapoint can have, which is the number of a network's outputs."""
+        """The number of labels that a datapoint can have, which is that of a network's outputs: the classes."""
+        return len(images.class_names)
 
     def check(self) -> list[str]:
         """One line for every contradiction between options, which the bounds of a field cannot express."""

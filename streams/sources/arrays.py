@@ -63,7 +63,7 @@ def list_arrays(root: Path, given_split: bool = True) -> Listing:
     faults = [line for part in parts for line in _faults(part, root)]
     if faults:
         raise SourceError(*faults)
-    names = [name for part in parts for name in _row_names(part)]
+    names = [f"{part.name}[{row}]" for part in parts for row in range(len(part.images))]
     labels = class_labels(pa.chunked_array([pa.array(np.concatenate([part.labels for part in parts]))]), root)
     splits = None
     if given_split and any(part.split for part in parts):
@@ -149,10 +149,6 @@ def _faults(part: _Part, root: Path) -> Iterator[str]:
     if part.labels.ndim != 1 or len(part.labels) != len(part.images):
         rule = f"must have {len(part.images)} labels, [n]; {ONE_LABEL}"
         yield fault(where, rule, list(part.labels.shape), "one-hot labels: take labels.argmax(axis=1)")
-
-
-def _row_names(part: _Part) -> Sequence[str]:
-    return [f"{part.name}[{row}]" for row in range(len(part.images))]
 
 
 def _contents(parts: Sequence[_Part]) -> Iterator[Content]:

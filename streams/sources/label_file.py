@@ -3,9 +3,8 @@
 import csv
 import io
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -78,28 +77,25 @@ def list_labelled(files: list[Path], columns: Columns, given_split: bool) -> Lis
                 faults.append(fault(f"{file}: line {row + line}", str(error), name))
     if faults:
         raise SourceError(*shortened(faults, f"{root}: {{}} more rows have no image"))
-    twice = sorted(path for path, count in _counts(paths).items() if count > 1)
+    twice = sorted(path for path, count in Counter(paths).items() if count > 1)
     if twice:
         rule = "an image must be in one row; several labels for an image are not supported"
         raise SourceError(fault(where, rule, f"{len(twice)} are in several, such as {twice[0]}"))
     unnamed = sum(1 for path in walk(root).images if path not in set(paths)) if len(paths) else 0
     remarks = [f"{unnamed} images have no row in the label file and are left out"] if unnamed else []
-    listing = Listing("image folder with a label file", root, paths, rows.labels, rows.notices, remarks)
-    return replace(
-        listing,
+    return Listing(
+        "image folder with a label file",
+        root,
+        paths,
+        rows.labels,
+        rows.notices,
+        remarks,
         splits=rows.splits,
         class_names=rows.class_names,
         paths=[*files, *(root / path for path in paths)],
         tasks=rows.tasks,
         order=rows.order,
     )
-
-
-def _counts(paths: list[str]) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int)
-    for path in paths:
-        counts[path] += 1
-    return counts
 
 
 def _finder(folder: Path) -> Callable[[object], str]:

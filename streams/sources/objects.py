@@ -85,7 +85,7 @@ def _labels(part: _Part, columns: Columns) -> list[Any]:
         label = columns.find("label", names, part.name)
         return list(part.dataset[label])
     targets = getattr(part.dataset, "targets", None)
-    if targets is not None and len(targets) == part.rows and _has_no_target_transform(part.dataset):
+    if targets is not None and len(targets) == part.rows and getattr(part.dataset, "target_transform", None) is None:
         return [_scalar(value) for value in targets]
     labels: list[Any] = []
     faults: list[str] = []
@@ -97,10 +97,6 @@ def _labels(part: _Part, columns: Columns) -> list[Any]:
     if faults:
         raise SourceError(*shortened(faults, f"{part.name}: {{}} more items are wrong"))
     return labels
-
-
-def _has_no_target_transform(dataset: Any) -> bool:
-    return getattr(dataset, "target_transform", None) is None
 
 
 def _scalar(value: Any) -> Any:

@@ -6,7 +6,6 @@ An image is a struct of `bytes` and `path`, or binary. Labels are read first, im
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,7 @@ _ROWS = 128
 
 @dataclass(frozen=True)
 class _Table:
-    """One file of a data set.
-
-    Attributes:
-        path: the file.
-        schema: its columns.
-        read: returns the named columns.
-        batches: yields the batches of the named columns.
-    """
+    """One file of a data set, of which `read` and `batches` read the named columns."""
 
     path: Path
     schema: pa.Schema
@@ -233,7 +225,7 @@ def _open_stream(path: Path) -> _Table:
     def read(names: list[str]) -> pa.Table:
         return pa.Table.from_batches(batches(names), schema=pa.schema([schema.field(name) for name in names]))
 
-    return _Table(path, schema, read, partial(batches))
+    return _Table(path, schema, read, batches)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,6 @@ class TaskStore:
             store._check_contents()
         return store
 
-    def verify(self) -> None:
-        """Hash every byte of the store on disk again, and check every datapoint (see `open`).
-
-        Raises:
-            StoreError: one line for every fault.
-        """
-        TaskStore.open(self.path, verify=True)
-
     def _check_contents(self) -> None:
         """Compare the columns with the digests of their content, and check every datapoint."""
         columns: tuple[npt.NDArray[Any], ...] = (self.pixels, self.classes_of, self.splits_of)
@@ -154,7 +147,7 @@ class TaskStore:
 
     @cached_property
     def _images(self) -> pa.RecordBatch:
-        return map_table(self.path / IMAGES, image_schema(_bytes_per_image(self.manifest)))
+        return map_table(self.path / IMAGES, image_schema(prod(self.manifest["image"]["stored_shape"])))
 
     @cached_property
     def pixels(self) -> npt.NDArray[np.uint8]:
@@ -252,11 +245,6 @@ def _reopen(path: str, expected: str) -> TaskStore:
     if store.hash != expected:
         raise StoreError(fault(path, f"must be the store {expected}", store.hash, "the store was replaced"))
     return store
-
-
-def _bytes_per_image(manifest: dict[str, Any]) -> int:
-    channels, height, width = manifest["image"]["stored_shape"]
-    return int(channels * height * width)
 
 
 def _content_faults(path: Path, manifest: dict[str, Any], columns: tuple[npt.NDArray[Any], ...]) -> list[str]:

@@ -23,7 +23,7 @@ TOPS = {
     "streams": {
         *("recipe", "schedule", "stream", "views", "errors", "options"),
         *("progress", "randomness", "class_tasks", "look_tasks", "pools", "command_line"),
-        *("rainbow", "online_cifar100", "online_celeba", "image_folder", "images", "image_looks", "digits"),
+        *("rainbow", "online_cifar100", "online_celeba", "images", "image_looks", "digits"),
         *("build", "inspect", "verify"),
         *("store", "sources"),
     },

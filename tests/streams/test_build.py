@@ -17,7 +17,7 @@ from streams import build as build_module
 from streams import recipes
 from streams.build import build, cached, main
 from streams.errors import OptionError, SourceError, StoreError
-from streams.image_folder import ImageFolder
+from streams.images import ImageFolder
 from streams.rainbow import RainbowDigits, RainbowMnist
 from streams.store.task_store import Table, TaskStore
 
@@ -50,7 +50,7 @@ def test_seeds_are_added_without_touching_the_rest(digits_store: TaskStore, tmp_
     assert (store.hash, grown.seeds) == (grown.hash, [0, 1, 2])
     for seed in range(3):
         assert grown.table(seed).manifest == digits_store.table(seed).manifest
-    grown.verify()
+    TaskStore.open(grown.path, verify=True)
 
 
 def test_an_existing_store_is_not_built_again(digits_store: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 KILLED = """
 import sys, time
 from streams import build
-from streams.image_folder import ImageFolder
+from streams.images import ImageFolder
 def hang(*_):
     print("writing", flush=True)
     time.sleep(60)
@@ -133,14 +133,14 @@ def test_a_killed_build_leaves_no_store(made_folder: Path, tmp_path: Path) -> No
     assert not out.exists()
     assert len(list(tmp_path.glob(".store.unfinished-*"))) == 1
     store = build(ImageFolder(data=str(made_folder), size=8), [0], out)
-    store.verify()
+    TaskStore.open(store.path, verify=True)
     assert list(tmp_path.glob(".store.unfinished-*")) == []
 
 
 def build_cached(data: Path, seeds: list[int]) -> tuple[str, str, bool]:
     reports: list[str] = []
     store = cached(ImageFolder(data=str(data), size=8), seeds, lambda what, *_: reports.append(what))
-    store.verify()
+    TaskStore.open(store.path, verify=True)
     return str(store.path), store.hash, "decoding images" in reports
 
 
@@ -191,7 +191,8 @@ def test_data_folders_are_never_written_to(made_mnist: Path, tmp_path: Path) -> 
     for folder in folders:
         folder.chmod(0o555)
     try:
-        build(RainbowMnist(data=str(made_mnist), tasks=2), [0], tmp_path / "store").verify()
+        store = build(RainbowMnist(data=str(made_mnist), tasks=2), [0], tmp_path / "store")
+        TaskStore.open(store.path, verify=True)
     finally:
         for folder in folders:
             folder.chmod(0o755)

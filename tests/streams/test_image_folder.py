@@ -15,7 +15,7 @@ from PIL import Image
 
 from streams.build import build, main
 from streams.errors import SourceError
-from streams.image_folder import ImageFolder, ImageFolderPairs
+from streams.images import ImageFolder, ImageFolderPairs
 from streams.recipe import TEST, TRAIN, VALIDATION
 from streams.sources.decode import ImageFormat, decode, read_picture
 from streams.store.task_store import TaskStore

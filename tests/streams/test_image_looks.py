@@ -29,7 +29,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_permuted_pixels(photos: Path, channels: int, tmp_path: Path) -> None:
     recipe = ImageLooks(data=str(photos), channels=channels, validation_share=0.2, test_share=0.2, **SMALL)
     store = build(recipe, [0], tmp_path / "store")
-    store.verify()
+    TaskStore.open(store.path, verify=True)
     assert store.shape == (3, 8, 8) and store.classes == 3
     assert store.manifest["format_version"] == (2 if channels == 1 else 3)
     table, views = store.table(0), store.views

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streams.errors import Faults, OptionError
-from streams.image_folder import ImageFolder
+from streams.images import ImageFolder
 from streams.options import from_options, option_faults, recipe_from_words
 from streams.rainbow import RainbowDigits, RainbowMnist
 from streams.schedule import Gradual, Markov, Sequential

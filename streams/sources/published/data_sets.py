@@ -1,6 +1,6 @@
 """Published data sets by name, from a folder in torchvision's form or downloaded by torchvision."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,13 @@ from streams.sources.downloads import downloaded, fingerprint
 from streams.sources.folder import list_folder
 from streams.sources.image_files import Listing
 from streams.sources.mnist import IDX_SETS, mnist_fingerprint, mnist_paths, read_mnist
-from streams.sources.published.cifar import CIFAR10, CIFAR100, CifarSet, read_cifar
+from streams.sources.published.cifar import CIFAR10, CIFAR100, read_cifar
 
 SVHN_FILES = {"train_32x32.mat": TRAIN, "test_32x32.mat": TEST}
 OMNIGLOT = ("images_background", "images_evaluation")
+_CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
+NAMES = tuple(sorted([*IDX_SETS, *_CIFAR, "svhn", "omniglot"]))
+"""The names that the option `dataset` takes."""
 
 
 def list_published(name: str, data: str | None) -> Listing:
@@ -31,7 +34,11 @@ def list_published(name: str, data: str | None) -> Listing:
     Raises:
         SourceError: one line for every file that is missing, cut, or not of the data set.
     """
-    return _READERS[name](data)
+    if name in IDX_SETS:
+        return _listing(read_mnist(data, dataset=name), mnist_paths(data, name))
+    if name in _CIFAR:
+        return _listing(read_cifar(_CIFAR[name], data), _CIFAR[name].paths(data))
+    return _svhn(data) if name == "svhn" else _omniglot(data)
 
 
 def published_fingerprint(name: str, data: str) -> str:
@@ -48,14 +55,6 @@ def published_fingerprint(name: str, data: str) -> str:
         folder = _svhn_folder(data)
         return fingerprint(path for path in (folder / file for file in SVHN_FILES) if path.is_file())
     return _omniglot(data).fingerprint()
-
-
-def _idx(name: str) -> Callable[[str | None], Listing]:
-    return lambda data: _listing(read_mnist(data, dataset=name), mnist_paths(data, name))
-
-
-def _cifar(cifar: CifarSet) -> Callable[[str | None], Listing]:
-    return lambda data: _listing(read_cifar(cifar, data), cifar.paths(data))
 
 
 def _listing(collected: Collected, paths: list[Path]) -> Listing:
@@ -153,14 +152,3 @@ def _folder(
             return path
     rule = f"data: must be a folder that holds {Path(folder) / files[0]}"
     raise SourceError(fault(data, rule, remedy=f"leave data out to download {dataset}"))
-
-
-_CIFAR = {"cifar10": CIFAR10, "cifar100": CIFAR100}
-_READERS: dict[str, Callable[[str | None], Listing]] = {
-    **{name: _idx(name) for name in IDX_SETS},
-    **{name: _cifar(cifar) for name, cifar in _CIFAR.items()},
-    "svhn": _svhn,
-    "omniglot": _omniglot,
-}
-NAMES = tuple(sorted(_READERS))
-"""The names that the option `dataset` takes."""

@@ -387,7 +387,7 @@ def test_a_stream_of_each_form_is_built(name: str, tmp_path: Path) -> None:
         form.write(tmp_path / "data"), form, tasks=2, classes_per_task=2, keep=1, train=4, validation=2, test=2
     )
     store = build(recipe, [0], tmp_path / "store")
-    store.verify()
+    TaskStore.open(store.path, verify=True)
     assert (store.count, store.classes, store.label_names) == (12, 3, form.class_names)
     np.testing.assert_array_equal(store.table(0).label, store.classes_of[store.table(0).image_ids[:, 0]])
 
@@ -672,7 +672,7 @@ def test_a_column_gives_the_tasks(form: str, tmp_path: Path) -> None:
         tasks = pa.array(["t2", "t10", "t1", "t1"] * 3)
         pq.write_table(as_table(PICTURES).append_column("domain", tasks), data)
     store = build(tasks_of(data), [0, 1], tmp_path / "store")
-    store.verify()
+    TaskStore.open(store.path, verify=True)
     assert store.images.tasks == (("t1", 6), ("t2", 3), ("t10", 3))
     assert store.label_names == CLASSES
     for seed in (0, 1):

@@ -12,6 +12,7 @@ from streams.build import build
 from streams.errors import SourceError
 from streams.recipe import Collected, Images, Progress, Recipe, SeedTable, silent
 from streams.sources.image_files import classes_from_labels
+from streams.store.task_store import TaskStore
 
 
 def good_collected() -> Collected:
@@ -52,7 +53,7 @@ def faults_of(out: Path, source: Any = None, table: Any = None) -> tuple[str, ..
 
 
 def test_a_valid_recipe_is_built(tmp_path: Path) -> None:
-    build(Mine(), [0, 1], tmp_path / "store").verify()
+    TaskStore.open(build(Mine(), [0, 1], tmp_path / "store").path, verify=True)
 
 
 def test_columns_of_other_widths_are_converted(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_columns_of_other_widths_are_converted(tmp_path: Path) -> None:
         },
     )
     store = build(kind(), [0], tmp_path / "wide")
-    store.verify()
+    TaskStore.open(store.path, verify=True)
     assert store.hash == build(Mine(), [0], tmp_path / "store").hash
 
 

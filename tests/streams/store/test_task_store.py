@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from streams.build import build
 from streams.errors import StoreError
-from streams.image_folder import ImageFolderPairs
+from streams.images import ImageFolderPairs
 from streams.rainbow import RainbowDigits
 from streams.store import manifest as manifests
 from streams.store.task_store import TaskStore
