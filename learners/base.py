@@ -232,3 +232,21 @@ class ModelLearner(Learner):
 
     def start_from(self, weights: Weights) -> None:
         self.model.phi, self.model.statistics = weights.phi, weights.statistics
+
+
+class LeaderLearner(Learner):
+    """A learner that trains a leader, and predicts with a copy of it that is adapted to the task."""
+
+    can_start = True
+    leader: Model
+    adapted: Model
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.adapted.predict(x)
+
+    def weights(self) -> Weights:
+        return Weights(self.leader.phi, self.leader.statistics)
+
+    def start_from(self, weights: Weights) -> None:
+        self.leader.phi, self.leader.statistics = weights.phi, weights.statistics
+        self.adapted = self.leader.copy(self.adapted.optimizer)

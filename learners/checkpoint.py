@@ -1,7 +1,5 @@
 """Checkpoints: a trained learner in one file that contains everything needed to predict."""
 
-from __future__ import annotations
-
 import errno
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Continual backpropagation: Dohare et al. 2024, "Loss of plasticity in deep continual learning", Nature 632."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Dark experience replay, DER++: Buzzega, Boschini, Porrello, Abati & Calderara 2020."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Online EWC: Schwarz et al. 2018, "Progress & Compress", section 3.2; Kirkpatrick et al. 2017 for EWC itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

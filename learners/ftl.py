@@ -1,12 +1,8 @@
 """Follow the leader (FTL): Finn et al. 2019, section 5 ("TOE" and fine-tuning); paper, section 4 and appendix A.3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from learners.base import Diagnostics, Learner, Setting, Weights, at_least_one, documented, positive
+from learners.base import Diagnostics, LeaderLearner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.training.model import Model
 from learners.training.replay_buffer import ReplayBuffer
@@ -26,7 +22,7 @@ class Options:
     growth_every: int = at_least_one(40_000, "see growth", le=1_000_000_000)
 
 
-class FTL(Learner):
+class FTL(LeaderLearner):
     """Trains a leader on all past tasks; each task fine-tunes a copy of the leader and discards the copy at its end.
 
     May use: boundaries, and the datapoints seen so far.
@@ -42,7 +38,6 @@ class FTL(Learner):
     needs_boundaries = True
     changeable = ("alpha",)
     options_class = Options
-    can_start = True
     state_fields = ("leader", "adapted", "replay", "budget", "leader_budget", "leader_updates_due", "task_start")
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -64,16 +59,6 @@ class FTL(Learner):
         self.task_start = self.replay.size
         self.budget.restart()
         self.leader_budget.restart()
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self.adapted.predict(x)
-
-    def weights(self) -> Weights:
-        return Weights(self.leader.phi, self.leader.statistics)
-
-    def start_from(self, weights: Weights) -> None:
-        self.leader.phi, self.leader.statistics = weights.phi, weights.statistics
-        self.adapted = self.leader.copy(self.adapted.optimizer)
 
     def update(self, batch: Batch) -> Diagnostics:
         self.replay.add(batch)

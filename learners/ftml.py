@@ -1,7 +1,5 @@
 """Follow the meta-leader (FTML): Finn, Rajeswaran, Kakade & Levine 2019, Algorithm 1; paper, section 4 and A.3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, Weights, at_least_one, documented, positive
+from learners.base import Diagnostics, LeaderLearner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.networks.network import Network, cross_entropy
 from learners.seeding import Generators
@@ -53,7 +51,7 @@ def outer_gradient(
     return v, path[0].statistics
 
 
-class FTML(Learner):
+class FTML(LeaderLearner):
     """Meta-trains a leader on past tasks by MAML; each task adapts a copy by SGD and discards it at its end.
 
     May use: boundaries, the datapoints seen so far, and the past task of each of them.
@@ -72,7 +70,6 @@ class FTML(Learner):
     needs_boundaries = True
     changeable = ("inner_rate", "outer_rate")
     options_class = Options
-    can_start = True
     state_fields = ("leader", "adapted", "replay", "tasks", "budget", "meta_updates_due", "starts")
 
     def __init__(self, options: Options, setting: Setting) -> None:
@@ -88,16 +85,6 @@ class FTML(Learner):
     def begin_task(self) -> None:
         self.starts.append(self.replay.size)
         self.budget.restart()
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self.adapted.predict(x)
-
-    def weights(self) -> Weights:
-        return Weights(self.leader.phi, self.leader.statistics)
-
-    def start_from(self, weights: Weights) -> None:
-        self.leader.phi, self.leader.statistics = weights.phi, weights.statistics
-        self.adapted = self.leader.copy(self.adapted.optimizer)
 
     def update(self, batch: Batch) -> Diagnostics:
         o = self.options

@@ -1,7 +1,5 @@
 """iCaRL: Rebuffi, Kolesnikov, Sperl & Lampert 2017, Algorithms 1–5, for tasks with recurring classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

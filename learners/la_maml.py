@@ -1,7 +1,5 @@
 """La-MAML: Gupta, Yadav & Paull 2020, "Look-ahead Meta Learning for Continual Learning", Algorithm 2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Learning without Forgetting (LwF): Li & Hoiem 2017, with one head for all tasks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """MOCA: Harrison, Sharma, Finn & Pavone 2020, "Continuous Meta-Learning without Tasks", with its classifier PCOC."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 A name with a dot, such as `my_learners.averaged`, is an importable module outside this package.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

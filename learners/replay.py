@@ -3,8 +3,6 @@
 A baseline for FOML.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Shrink and perturb: Ash & Adams 2020, "On Warm-Starting Neural Network Training", section 4."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

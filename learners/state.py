@@ -1,7 +1,5 @@
 """Objects that name the attributes that make up their state, so that it is saved and loaded in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Networks as PyTorch modules: the two of the paper, an MLP and a ResNet-18."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Networks by their description: a name, or the module of a user's own network, with options."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -7,8 +7,6 @@ pass is deleted, its slot is free for the next one. The kernels and their order 
 so are the numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """Which of a network's flat parameters belong to which hidden unit."""
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 import torch

@@ -1,7 +1,5 @@
 """Hand-written passes of the Rainbow network: four stages of convolution, max-pool and ReLU, mean, linear layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

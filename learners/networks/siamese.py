@@ -18,8 +18,6 @@ results is a product of two of them, so its tangent is the backward pass of (δ�
 Tensors are [2·B, R·C, H, W] with channels last in memory: R replicates are R groups of channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

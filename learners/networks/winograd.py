@@ -14,8 +14,6 @@ Channels are the last axis, so that every operation is vectorised over them. For
 costs as much as the arithmetic on it; all views are created once, with the tensors.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """iCaRL's exemplar sets: Algorithms 4 and 5 of Rebuffi, Kolesnikov, Sperl & Lampert 2017, on positions in 𝓑."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

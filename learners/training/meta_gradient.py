@@ -8,8 +8,6 @@ Decoupled, the pulls do not go through the optimisers, as AdamW's weight decay d
 φ_i = φ_{i−1} − Opt₁(∇L(φ_{i−1}; D_i)) + β₁ (θ_i − φ_{i−1}), and J(δ) = L(φ_j(δ); D_m), without the β₂ term.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@
 Source: Kingma & Ba 2015 (Adam, ε outside the root); the derivative is written out in docs/methods.md.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -20,9 +20,9 @@ class ReplayBuffer(Stateful):
 
     state_fields = ("generators",)
 
-    def __init__(self, images: ImageTable | None, seeds: Sequence[int], purpose: str = "replay") -> None:
+    def __init__(self, images: ImageTable | None, seeds: Sequence[int]) -> None:
         self._images = images
-        self.generators = Generators(seeds, purpose)
+        self.generators = Generators(seeds, "replay")
         self._replicates = torch.arange(len(seeds)).unsqueeze(-1)
         self._ids: Tensor | None = None
         self._labels = torch.empty(0)
