@@ -1,7 +1,5 @@
 """The command `foml`: every command of the project, as `foml sweep` instead of `python -m orchestrator.sweep`."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Errors that a user can cause, one line per fault, and the exit codes of the commands."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 from collections.abc import Iterator
@@ -14,16 +12,7 @@ from streams.errors import fault as fault_at
 
 
 class ExitCode(IntEnum):
-    """Exit codes of `python -m orchestrator.sweep`; the other commands use the first three.
-
-    Attributes:
-        SUCCESS: everything ran.
-        SOME_FAILED: some configurations failed; each is named.
-        BAD_INPUT: the input is wrong, and nothing was started.
-        NOTHING_USABLE: no configuration finished with every seed.
-        OVER_BUDGET: the budget was reached before all trials had ended.
-        INTERRUPTED: a signal, a full disk or the loss of Ray stopped the sweep; the same command resumes it.
-    """
+    """Exit codes of `python -m orchestrator.sweep` (see `EXIT_CODES`); the other commands use the first three."""
 
     SUCCESS = 0
     SOME_FAILED = 1
@@ -31,6 +20,17 @@ class ExitCode(IntEnum):
     NOTHING_USABLE = 3
     OVER_BUDGET = 4
     INTERRUPTED = 130
+    """A signal, a full disk or the loss of Ray stopped the sweep."""
+
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.SUCCESS: "success",
+    ExitCode.SOME_FAILED: "some configurations failed; each is named",
+    ExitCode.BAD_INPUT: "bad input, one line per fault; nothing was started",
+    ExitCode.NOTHING_USABLE: "no configuration finished with every seed",
+    ExitCode.OVER_BUDGET: "the budget was reached before all trials had ended",
+    ExitCode.INTERRUPTED: "interrupted; the same command resumes the sweep",
+}
 
 
 class OrchestratorError(UserError):

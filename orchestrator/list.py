@@ -3,8 +3,6 @@
 Only the sweeps' folders are read; no file changes, and neither MLflow nor Ray is needed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

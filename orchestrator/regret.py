@@ -5,8 +5,6 @@ stored with the sweep's run. The curve `regret` is written to the runs of its se
 reports show it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ This runs without Ray: the bare protocol must result in the same curves as the s
 to its last point.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ The folder `deploy/ship` then holds one wheel with its commit, the tested versio
 cluster files mount it on every node. The first run creates the cluster's token in `~/.foml/auth_token`.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

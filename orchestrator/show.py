@@ -3,8 +3,6 @@
 The YAML is itself the file of a sweep: of the same one, as long as no default changes.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A sweep in a database needs a server, which is started on this machine's loopbac
 sweep that was tracked by a server is shown by that server.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

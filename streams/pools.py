@@ -1,7 +1,5 @@
 """Splits images into the training, validation and test pools."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 

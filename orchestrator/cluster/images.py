@@ -1,7 +1,5 @@
 """Machine images of AWS in a cluster file: the id that an SSM parameter has now, written into the file."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The sweep runs on the head, independent of this machine, which starts it, follow
 Ray's launcher: ssh is the only open port. docs/cluster.md says why Ray Jobs are not used.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Checks of the RayCluster in a file for KubeRay that Kubernetes itself does not make."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from orchestrator.cluster.rules import walk

@@ -4,8 +4,6 @@ Ray accepts a mount whose source is missing, a start without token and a nightly
 middle of a start that costs money, or never.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

@@ -1,7 +1,5 @@
 """Checks for every kind of cluster file: values are filled in, no value is a secret, images have one version."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

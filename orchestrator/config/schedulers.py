@@ -1,7 +1,5 @@
 """The options of each scheduler, which may stop or change a trial before its stream ends, by the name in YAML."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
 
 from orchestrator.config.schedulers import Scheduler
 from orchestrator.config.search_space import Space
@@ -42,6 +43,17 @@ def _seconds(value: Any) -> Any:
 
 Duration = Annotated[float, BeforeValidator(_seconds)]
 """Seconds, written as a number with a unit: s, m, h or d; without a unit, seconds."""
+
+
+def _number_or(words: tuple[str | None, ...], rule: str, most: float = math.inf) -> AfterValidator:
+    """A check that a value is one of the words or a whole number from 1 to `most`; `rule` says so in an error."""
+
+    def check(value: str | int | None) -> str | int | None:
+        if value not in words and (not isinstance(value, int) or not 1 <= value <= most):
+            raise ValueError(f"must be {rule}")
+        return value
+
+    return AfterValidator(check)
 
 
 class _Section(BaseModel):
@@ -156,14 +168,9 @@ class Resources(_Section):
 
     cpus: float = Field(default=1, gt=0, le=1_024)
     gpus: float = Field(default=0, ge=0, le=1_024)
-    pack: int | str = 1
-
-    @field_validator("pack")
-    @classmethod
-    def _pack(cls, pack: int | str) -> int | str:
-        if pack != AUTO_PACK and (isinstance(pack, str) or not 1 <= pack <= MAX_PACK):
-            raise ValueError(f"must be {AUTO_PACK}, or a whole number from 1 to {MAX_PACK}")
-        return pack
+    pack: Annotated[
+        int | str, _number_or((AUTO_PACK,), f"{AUTO_PACK}, or a whole number from 1 to {MAX_PACK}", MAX_PACK)
+    ] = 1
 
 
 class Tracking(_Section):
@@ -206,17 +213,23 @@ class Document(_Section):
     network: str | dict[str, Any] | None = None
     batch_size: int = Field(default=10, ge=1, le=100_000)
     objective: Objective = Objective()
-    evaluate_past: str | int | None = None
+    evaluate_past: Annotated[
+        str | int | None, _number_or(("end", None), "end, or every n tasks: a whole number of at least 1")
+    ] = None
     search: Search = Search()
     resources: Resources = Resources()
     tracking: Tracking = Tracking()
-    chunk: int | str = AUTO_CHUNK
+    chunk: Annotated[
+        int | str, _number_or((AUTO_CHUNK,), f"{AUTO_CHUNK}, or a whole number from 1 to {MAX_CHUNK}", MAX_CHUNK)
+    ] = AUTO_CHUNK
     retries: int = Field(default=3, ge=0, le=1_000)
     max_failures: int | None = Field(default=None, ge=0)
     trial_timeout: Duration | None = Field(default=None, ge=1, le=2_592_000)
     shutdown_grace: Duration = Field(default=30, ge=1, le=86_400)
     storage: str = Field(default="results", min_length=1)
-    keep_checkpoints: str | int = "last"
+    keep_checkpoints: Annotated[
+        str | int, _number_or(("last", "all"), "last, all, or one every n tasks: a whole number of at least 1")
+    ] = "last"
     price: Price | None = None
     budget: Budget | None = None
 
@@ -240,32 +253,11 @@ class Document(_Section):
             raise ValueError("must be a list of different numbers of at least 0, and not empty")
         return seeds
 
-    @field_validator("evaluate_past")
-    @classmethod
-    def _evaluate_past(cls, past: str | int | None) -> str | int | None:
-        if past not in ("end", None) and (isinstance(past, str) or past < 1):
-            raise ValueError("must be end, or every n tasks: a whole number of at least 1")
-        return past
-
     @model_validator(mode="after")
     def _past_is_evaluated(self) -> Document:
         if self.objective.metric in PAST_METRICS and self.evaluate_past is None:
             raise ValueError(f"objective {self.objective.metric} needs evaluate_past, such as evaluate_past: end")
         return self
-
-    @field_validator("chunk")
-    @classmethod
-    def _chunk(cls, chunk: int | str) -> int | str:
-        if chunk != AUTO_CHUNK and (isinstance(chunk, str) or not 1 <= chunk <= MAX_CHUNK):
-            raise ValueError(f"must be {AUTO_CHUNK}, or a whole number from 1 to {MAX_CHUNK}")
-        return chunk
-
-    @field_validator("keep_checkpoints")
-    @classmethod
-    def _keep_checkpoints(cls, keep: str | int) -> str | int:
-        if keep not in ("last", "all") and (isinstance(keep, str) or keep < 1):
-            raise ValueError("must be last, all, or one every n tasks: a whole number of at least 1")
-        return keep
 
 
 @dataclass(frozen=True)

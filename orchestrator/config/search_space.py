@@ -1,7 +1,5 @@
 """Search spaces of hyper-parameters, such as `{grid: [...]}` or `{uniform: [low, high]}`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Strict YAML, from a file or after `key=`, and the `key=value` words that override parts of a file."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections import Counter

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from streams.errors import masked
 from streams.progress import ProgressLine
+from streams.recipe import Progress as BuildProgress
+from streams.recipe import silent
 
 if TYPE_CHECKING:
     from orchestrator.console.progress import Progress
@@ -55,9 +57,9 @@ class Output:
         if (seconds := time.monotonic() - start) >= SLOW_S:
             self.say(f"{action}: {seconds:.0f} s")
 
-    def build_progress(self) -> Callable[[str, int, int], None]:
+    def build_progress(self) -> BuildProgress:
         """The progress callback of a task store's build."""
-        return _ignore if self.quiet else ProgressLine()
+        return silent if self.quiet else ProgressLine()
 
     @contextmanager
     def showing(self, progress: Progress, objective: ObjectiveMetric, on_screen: Callable[[], None]) -> Iterator[None]:
@@ -69,7 +71,7 @@ class Output:
             on_screen: called once when a screen starts, to report the trials that ended before.
         """
         if self.quiet:
-            progress.write, progress.periodic = _ignore, False
+            progress.write, progress.periodic = lambda line: None, False
             yield
         elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
             from orchestrator.console.screen import Screen  # rich: only in a terminal
@@ -78,7 +80,3 @@ class Output:
                 yield
         else:
             yield
-
-
-def _ignore(*_: object) -> None:
-    pass

@@ -3,8 +3,6 @@
 `Progress` holds the state of every trial. It prints a line every few seconds, unless a `Screen` displays the state.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import sys

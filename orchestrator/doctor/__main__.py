@@ -3,8 +3,6 @@
 FILE is a sweep or a cluster file. Each failed check is one line that says what to do.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path

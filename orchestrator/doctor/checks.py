@@ -1,7 +1,5 @@
 """The checks of `doctor` on this machine: packages, hardware, disks, MLflow, task store."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -119,14 +119,9 @@ def node_stream_actor(store_hash: str, wait_s: float = _WAIT_S) -> Any:
             return ray.get_actor(stream_actor_name(store_hash, node), NAMESPACE)
         except ValueError:
             if time.monotonic() > until:
-                raise OrchestratorError(
-                    f"node {_node_address()}: no stream actor started within {wait_s:g} s"
-                ) from None
+                address = ray.util.get_node_ip_address()
+                raise OrchestratorError(f"node {address}: no stream actor started within {wait_s:g} s") from None
             time.sleep(0.2)
-
-
-def _node_address() -> str:
-    return str(ray.util.get_node_ip_address())
 
 
 class StreamActors:

@@ -1,7 +1,5 @@
 """Expands a checked sweep into its plan: grids are crossed, the rest is drawn, and duplicates are left out."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """How a trial, or one of its seeds, ended."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """What two runs of one sweep must share, in its folder and in MLflow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which trials of a plan share a learner actor as a pack."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

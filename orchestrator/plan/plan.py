@@ -152,11 +152,11 @@ class Study:
         """The number of configurations: `samples`, or all that exist if they are fewer."""
         return int(min(self.samples, math.prod(space.size for space in self.spaces.values())))
 
-    def trial(self, draws: Mapping[str, Any], seeds: tuple[int, ...] | None = None) -> Trial:
+    def trial(self, draws: Mapping[str, Any]) -> Trial:
         """The trial with these values."""
         options = self.template.options | dict(draws)
         configuration = replace(self.template, options=options, label=label_with(self.template.label, draws))
-        return Trial(configuration, seeds or self.seeds, self.key)
+        return Trial(configuration, self.seeds, self.key)
 
     def draws(self, trial: Trial) -> dict[str, Any]:
         """The values that were drawn for a trial of this study."""

@@ -1,7 +1,5 @@
 """Opens the task store that a sweep learns from: verified, and of the stream that the sweep names."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

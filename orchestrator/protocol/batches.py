@@ -1,7 +1,5 @@
 """Datapoints of a stack as batches, the scores of predictions, and the curves of a chunk of batches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -67,37 +67,29 @@ class Curves:
 
     def until(self, batches: int) -> Curves:
         """The part up to this number of batches, with the chunks that have ended by then."""
-        evaluated = self.evaluations["batch"] < batches if self.evaluations else None
-        again = self.past["batch"] < batches if self.past else None
-        chunked = self.chunks["batches"] <= batches if self.chunks else None
-        return Curves(
-            self.seeds,
-            self.first_batch,
-            {name: curve[:, : max(0, batches - self.first_batch)] for name, curve in self.by_batch.items()},
-            {name: column[evaluated] for name, column in self.evaluations.items()},
-            {name: column[chunked] for name, column in self.chunks.items()},
-            [batch if batch < batches else -1 for batch in self.diverged],
-            {name: column[again] for name, column in self.past.items()},
-            self.total_batches,
-            self.total_tasks,
-        )
+        return self._between(0, batches)
 
     def since(self, batch: int) -> Curves:
         """The part from this batch on, with a chunk that contains the batch."""
-        cut = max(0, batch - self.first_batch)
-        evaluated = self.evaluations["batch"] >= batch if self.evaluations else None
-        again = self.past["batch"] >= batch if self.past else None
-        chunked = self.chunks["batches"] > batch if self.chunks else None
-        return Curves(
-            self.seeds,
-            self.first_batch + cut,
-            {name: curve[:, cut:] for name, curve in self.by_batch.items()},
-            {name: column[evaluated] for name, column in self.evaluations.items()},
-            {name: column[chunked] for name, column in self.chunks.items()},
-            list(self.diverged),
-            {name: column[again] for name, column in self.past.items()},
-            self.total_batches,
-            self.total_tasks,
+        return self._between(batch, sys.maxsize)
+
+    def _between(self, start: int, stop: int) -> Curves:
+        """The part of the batches start … stop−1."""
+        cut = max(0, start - self.first_batch)
+
+        def within(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            rows = (columns["batch"] >= start) & (columns["batch"] < stop) if columns else None
+            return {name: column[rows] for name, column in columns.items()}
+
+        ended = (self.chunks["batches"] > start) & (self.chunks["batches"] <= stop) if self.chunks else None
+        return replace(
+            self,
+            first_batch=self.first_batch + cut,
+            by_batch={name: c[:, cut : max(0, stop - self.first_batch)] for name, c in self.by_batch.items()},
+            evaluations=within(self.evaluations),
+            chunks={name: column[ended] for name, column in self.chunks.items()},
+            diverged=[batch if batch < stop else -1 for batch in self.diverged],
+            past=within(self.past),
         )
 
     def replicates(self, rows: slice) -> Curves:
@@ -114,20 +106,15 @@ class Curves:
         chunks = dict(self.chunks)
         if "seconds" in chunks:
             chunks["seconds"] = chunks["seconds"] * (len(seeds) / len(self.seeds))
-        return Curves(
-            seeds,
-            self.first_batch,
-            {name: curve[rows] for name, curve in self.by_batch.items()},
-            share(self.evaluations),
-            chunks,
-            self.diverged[rows],
-            share(self.past),
-            self.total_batches,
-            self.total_tasks,
+        return replace(
+            self,
+            seeds=seeds,
+            by_batch={name: curve[rows] for name, curve in self.by_batch.items()},
+            evaluations=share(self.evaluations),
+            chunks=chunks,
+            diverged=self.diverged[rows],
+            past=share(self.past),
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 def joined(parts: Sequence[Curves]) -> Curves:

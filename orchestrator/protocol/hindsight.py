@@ -3,8 +3,6 @@
 All learners of a sweep share one reference, which depends only on the stream and the seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

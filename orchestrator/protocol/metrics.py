@@ -4,8 +4,6 @@ Axes: R seeds of a stack, J batches of the stream, T evaluated tasks. A value th
 better for all metrics except `forward_transfer`, `average_accuracy` and `backward_transfer`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

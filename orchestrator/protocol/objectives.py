@@ -181,11 +181,8 @@ def _forward_transfer(curves: Curves) -> np.ndarray:
     curve = curves.by_batch.get("forward_transfer")
     if curve is None:
         return np.full(len(curves.seeds), math.nan)
-    return np.array([of_seed[np.isfinite(of_seed)][1:].mean() if _several(of_seed) else math.nan for of_seed in curve])
-
-
-def _several(curve: np.ndarray) -> bool:
-    return int(np.isfinite(curve).sum()) > 1
+    finite = [of_seed[np.isfinite(of_seed)] for of_seed in curve]
+    return np.array([values[1:].mean() if len(values) > 1 else math.nan for values in finite])
 
 
 def _of_stack(column: str) -> Callable[[Curves], np.ndarray]:

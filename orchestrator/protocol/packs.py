@@ -3,15 +3,11 @@
 The replicates of a pack are the seeds of the first configuration, then those of the second, and so on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import learners
 from learners import registry
@@ -171,15 +167,15 @@ def assemble(
     learner: str,
     options: Sequence[dict[str, Any]],
     seeds: list[int],
-    batch_size: int = 10,
-    network: str | None = None,
     schedule: Schedule | None = None,
     source: StreamSource | None = None,
-    device: torch.device | str = "cpu",
-    evaluate_past: int | str | None = None,
-    start: Path | str | None = None,
+    **others: Any,
 ) -> Pack:
-    """The pack of new learners on the streams of a store; see `orchestrator.protocol.online.assemble`.
+    """The pack of new learners on the streams of a store.
+
+    Args:
+        options: of each configuration.
+        others: as the other arguments, those of `orchestrator.protocol.online.assemble`.
 
     Raises:
         ValueError, OrchestratorError: a learner refuses its options or its stream, or the configurations differ in an
@@ -190,16 +186,5 @@ def assemble(
     packed = packed_options(each, len(seeds), kind.changeable)
     values = {option.name: getattr(packed, option.name) for option in fields(packed)}
     source = source or StoreSource(store, seeds, schedule or Sequential())
-    protocol = online.assemble(
-        store,
-        learner,
-        values,
-        seeds * count,
-        batch_size,
-        network,
-        source=RepeatedSource(source, count) if count > 1 else source,
-        device=device,
-        evaluate_past=evaluate_past,
-        start=start,
-    )
-    return Pack(protocol, each)
+    repeated = RepeatedSource(source, count) if count > 1 else source
+    return Pack(online.assemble(store, learner, values, seeds * count, source=repeated, **others), each)

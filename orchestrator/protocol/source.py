@@ -1,7 +1,5 @@
 """The source of the protocol's datapoints: the streams of a stack of seeds, addressed by position."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Asynchronous successive halving (Li et al., 2020, "A System for Massively Parallel Hyperparameter Tuning")."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

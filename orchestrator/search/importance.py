@@ -1,7 +1,5 @@
 """The importance of hyper-parameters for the objective, by Optuna's functional ANOVA."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -38,10 +36,6 @@ def importances(draws: Sequence[Mapping[str, Any]], objectives: Sequence[float])
     return {name: float(share) for name, share in shares.items()}
 
 
-def _numeric(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-
-
 def _plain(value: Any) -> Any:
     """The value as Optuna takes it: lists as text."""
     return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value)
@@ -49,7 +43,7 @@ def _plain(value: Any) -> Any:
 
 def _distribution(values: Sequence[Any]) -> BaseDistribution:
     """The distribution over the range of these values."""
-    if not _numeric(values):
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return CategoricalDistribution(sorted(set(values), key=repr))
     low, high = min(values), max(values)
     log = low > 0 and high / low >= 10

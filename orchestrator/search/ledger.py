@@ -5,8 +5,6 @@ An hour is a GPU-hour if trials have GPUs, else a CPU-hour: a trial that runs fo
 a lost chunk and the cluster's head are not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass

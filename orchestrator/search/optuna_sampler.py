@@ -4,8 +4,6 @@ Optuna keeps nothing on disk: when a sweep resumes, its study is rebuilt from th
 that was interrupted is already drawn and resumes; it counts as running.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator

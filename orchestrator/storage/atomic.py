@@ -1,7 +1,5 @@
 """Files that are complete or as they were before, JSON with a digest, and quarantine of damaged files."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

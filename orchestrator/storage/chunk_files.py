@@ -177,13 +177,6 @@ def newest(
     return chunk
 
 
-def is_intact(path: Path) -> bool:
-    """Whether a file of `torch.save` exists and matches its checksums."""
-    from learners import checkpoint  # imports torch
-
-    return checkpoint.is_intact(path)
-
-
 def _newest_intact(
     folder: Path, map_location: torch.device | str, limit: int | None = None
 ) -> tuple[Chunk | None, list[tuple[Path, str]]]:

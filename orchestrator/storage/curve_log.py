@@ -5,8 +5,6 @@ started after `ROLL_BYTES`, so that storage without an append operation uploads 
 bytes of which files hold its curves. Bytes beyond them were torn by a crash, or are of a superseded attempt.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import struct

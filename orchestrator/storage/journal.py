@@ -217,13 +217,15 @@ class Journal:
             quarantined: for the holder of the lock, while no trial runs: the newest chunk file of every trial is read,
                 damaged ones are quarantined, and a line for each is appended.
         """
+        from learners import checkpoint  # imports torch
+
         keys = set()
         for trial in self.plan.trials:
             folder = trial.folder(self.root)
             learner = folder / chunk_files.LEARNER_FILE
             if quarantined is not None or learner.exists():
                 newest = chunk_files.newest(folder, quarantined=quarantined)
-                if newest is not None and newest.finished and chunk_files.is_intact(learner):
+                if newest is not None and newest.finished and checkpoint.is_intact(learner):
                     keys.add(trial.key)
         return keys
 

@@ -5,8 +5,6 @@ of another machine waits for its renewal, and continues if there is none. Ages a
 not of a machine.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

@@ -5,8 +5,6 @@ its cache, and each learner actor has a copy of its trial's folder in a scratch 
 is read, so that any machine knows the whole sweep.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

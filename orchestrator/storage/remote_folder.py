@@ -3,8 +3,6 @@
 Every file is uploaded in one operation, so it exists completely or not at all; files at an address are never renamed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

@@ -4,8 +4,6 @@
 is kept after the batch with which every seed has completed the task.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -3,8 +3,6 @@
 If the log of an attempt ends without an event, the attempt was killed; the next attempt or the driver reports that.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,24 +1,13 @@
 """The arguments of the sweep command, and which of them exclude each other."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.errors import ExitCode
+from orchestrator.errors import EXIT_CODES, ExitCode
 from streams.command_line import CommandLine
-
-EXIT_CODES: dict[int, str] = {
-    ExitCode.SUCCESS: "success",
-    ExitCode.SOME_FAILED: "some configurations failed; each is named",
-    ExitCode.BAD_INPUT: "bad input, one line per fault; nothing was started",
-    ExitCode.NOTHING_USABLE: "no configuration finished with every seed",
-    ExitCode.OVER_BUDGET: "the budget was reached before all trials had ended",
-    ExitCode.INTERRUPTED: "interrupted; the same command resumes the sweep",
-}
 
 
 class _SweepCommandLine(CommandLine):

@@ -1,7 +1,5 @@
 """The cost of a plan: gradients are counted, and seconds measured on a few batches of each kind of trial."""
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile

@@ -4,8 +4,6 @@ Trials that run simultaneously slow each other down: they share memory bandwidth
 a physical core. So this process and others measure the same batches at the same time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

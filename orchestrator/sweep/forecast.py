@@ -3,8 +3,6 @@
 docs/sweeps.md describes the keys of the JSON document.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

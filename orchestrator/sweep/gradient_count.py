@@ -4,8 +4,6 @@ The number depends only on the options and on the stream, not on the network, an
 seed learns with a network of a few dozen weights; the first tasks are counted, and the others extrapolated.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How a sweep's command ends: its report, its exit code, and what it prints."""
 
-from __future__ import annotations
-
 import html
 import json
 import shlex
@@ -148,9 +146,6 @@ class _Ending:
     """The end of a sweep, from which its result is made.
 
     Attributes:
-        sweep: the checked configuration.
-        outcome: how its trials ended.
-        stop_request: whether it was stopped, and why.
         root: the folder on this machine.
         shown: where the trials' files are, as the user is shown it.
     """

@@ -1,7 +1,5 @@
 """The course of a sweep: checks, journal, MLflow's writer, Ray and the open trials, and the end, however it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The checkpoints that learners start from: files, or those of runs in MLflow, copied to the sweep's folder."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from dataclasses import replace

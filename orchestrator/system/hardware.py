@@ -131,14 +131,14 @@ class Gpu:
     total: int
 
 
-def gpus(timeout: float = 2.0) -> list[Gpu]:
+def gpus() -> list[Gpu]:
     """The GPUs of this machine as `nvidia-smi` reports them; empty if it is missing or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
     words = [command, _QUERY, "--format=csv,noheader,nounits"]
     try:
-        output = subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=True).stdout
+        output = subprocess.run(words, capture_output=True, text=True, timeout=2, check=True).stdout
         return [_gpu(line) for line in output.splitlines() if line.strip()]
     except (OSError, subprocess.SubprocessError, ValueError):
         return []

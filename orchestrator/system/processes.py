@@ -4,8 +4,6 @@ After a SIGKILL of the driver, Ray's agents run for another minute. The watcher 
 driver holds, and kills the driver's descendants if the pipe closes without a word.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

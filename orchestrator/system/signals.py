@@ -1,7 +1,5 @@
 """Graceful shutdown of a sweep: on Ctrl-C, SIGTERM, a closed terminal (SIGHUP), or too many failures."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

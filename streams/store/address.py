@@ -1,7 +1,5 @@
 """Addresses such as `s3://bucket/folder`: opening, joining, and printing them without keys."""
 
-from __future__ import annotations
-
 import os
 from pathlib import PurePosixPath
 from urllib.parse import unquote

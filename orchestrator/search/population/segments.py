@@ -1,7 +1,5 @@
 """The segments sent to a population member's actor: hyper-parameters, copied states, next pause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
