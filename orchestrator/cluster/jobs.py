@@ -145,6 +145,9 @@ def submit(
     """
     read_cluster_file(cluster)
     sweep = load_sweep(file, overrides)
+    if not sweep.document.report:
+        rule = "must be true on a cluster, from which the report is fetched"
+        raise OrchestratorError(fault(sweep.file, "report", rule, "false", "leave it out"))
     head = Head(cluster)
     job = sweep_folder("", sweep.name).name.replace(" ", "%20")
     _same_state(head, output)

@@ -202,6 +202,7 @@ class Document(_Section):
             had died. None: a trial is only reported.
         shutdown_grace: time for a stopped sweep to end; chunks that are in flight near its end are given up.
         keep_checkpoints: `last`, `all` (one a task), or one every n tasks.
+        report: whether the end of the sweep writes the files of the report.
         network: a name, or a mapping with `name` or `class` and options.
         evaluate_past: evaluate all past tasks again at the `end`, or every n tasks and at the end; None for never.
     """
@@ -230,6 +231,7 @@ class Document(_Section):
     keep_checkpoints: Annotated[
         str | int, _number_or(("last", "all"), "last, all, or one every n tasks: a whole number of at least 1")
     ] = "last"
+    report: bool = True
     price: Price | None = None
     budget: Budget | None = None
 

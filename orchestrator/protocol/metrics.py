@@ -254,7 +254,7 @@ def interval(values: np.ndarray) -> Interval:
     mean = float(finite.mean())
     if n == 1:
         return Interval(mean, None, None, 1)
-    half = float(_t(n - 1) * finite.std(ddof=1) / math.sqrt(n))
+    half = float(t_quantile(n - 1) * finite.std(ddof=1) / math.sqrt(n))
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -265,13 +265,13 @@ def interval_curve(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarra
     at_least_1, at_least_2 = np.maximum(n, 1), np.maximum(n, 2)
     mean = np.where(n > 0, np.where(finite, curve, 0.0).sum(axis=0) / at_least_1, math.nan)
     squares = np.where(finite, (curve - mean) ** 2, 0.0).sum(axis=0)
-    half = _t(at_least_2 - 1) * np.sqrt(squares / (at_least_2 - 1) / at_least_2)
+    half = t_quantile(at_least_2 - 1) * np.sqrt(squares / (at_least_2 - 1) / at_least_2)
     half = np.where(n > 1, half, math.nan)
     return mean, mean - half, mean + half
 
 
-def _t(freedom: Any) -> Any:
+def t_quantile(freedom: Any) -> Any:
     """The 0.975 quantile of Student's t."""
-    from scipy import special  # scipy.stats takes more than a second to import
+    from scipy import special  # the import of scipy.stats takes ten times as long
 
     return special.stdtrit(freedom, 0.975)

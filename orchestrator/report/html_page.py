@@ -38,6 +38,7 @@ def page(
     warning: str = "",
 ) -> str:
     """The HTML text of the page; `pairs` and `warning`: of a comparison of two sweeps."""
+    from bokeh.document import Document
     from bokeh.embed import components
     from bokeh.resources import Resources
     from jinja2 import Template
@@ -49,6 +50,10 @@ def page(
         for index, panel in enumerate(chart.panels)
         if panel.y_limits
     }
+    document = Document()
+    with document.models.freeze():  # otherwise each root walks through the models of all roots before it
+        for figure in figures.values():
+            document.add_root(figure)
     script, divisions = components(tuple(figures.values())) if figures else ("", ())
     best = next((row.configuration for row in rows if row.usable), None)
     wide, n = tables.columns(rows, sweep.objective, wide=True), tables.usual_n(rows)

@@ -51,6 +51,7 @@ class SweepDocument:
     def to_json(self) -> str:
         """The document as text."""
         rows = () if self.report is None else self.report.rows
+        folder = None if self.report is None else self.report.folder
         configurations = [_configuration(row) for row in rows]
         content = {
             "format": FORMAT,
@@ -70,7 +71,7 @@ class SweepDocument:
                 for seed in row.diverged_seeds
             ],
             "parent_run_id": None if self.report is None else self.report.run_id,
-            "report": None if self.report is None else str(self.report.folder.absolute()),
+            "report": None if folder is None else str(folder.absolute()),
             "folder": None if self.folder is None else str(self.folder.absolute()),
             "problems": list(self.problems),
             "resume": self.resume,

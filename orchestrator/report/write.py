@@ -37,7 +37,7 @@ class Report:
     """A report that was written.
 
     Attributes:
-        folder: where it was written.
+        folder: where it was written; None without files.
         paths: the files.
         table: the comparison as text.
         summary: one row per configuration, the best one first.
@@ -50,7 +50,7 @@ class Report:
         charts: the page of MLflow's UI that overlays all curves, below the server's address.
     """
 
-    folder: Path
+    folder: Path | None
     paths: tuple[Path, ...]
     table: str
     summary: pd.DataFrame
@@ -66,7 +66,7 @@ class Report:
 def write_report(
     name: str | None,
     uri: str,
-    out: Path,
+    out: Path | None,
     experiment: str | None = None,
     test: bool = False,
     thresholds: Sequence[float] = THRESHOLDS,
@@ -80,7 +80,7 @@ def write_report(
     Args:
         name: the sweep; the newest one if None.
         uri: the tracking URI.
-        out: the folder, which is created if it does not exist.
+        out: the folder, which is created if it does not exist; None to write no files.
         experiment: the only experiment to search; all if None.
         test: show the test errors. Only after all choices are made: they must not affect a choice.
         thresholds: the errors for which `points_to` is computed.
@@ -94,7 +94,9 @@ def write_report(
     rows = comparison.compare(sweep, curves, thresholds)
     lineages = lineage.read(sweep)
     summary = comparison.summary(sweep, rows)
-    paths = _save(out, lambda folder: _write_files(sweep, rows, curves, summary, lineages, folder, style))
+    paths: tuple[Path, ...] = ()
+    if out is not None:
+        paths = _save(out, lambda folder: _write_files(sweep, rows, curves, summary, lineages, folder, style))
     problems = []
     try:
         for path in paths:

@@ -21,7 +21,7 @@ from orchestrator.report.json_document import SweepDocument
 from orchestrator.report.write import Report
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
-from orchestrator.tracking.database import charts_link, ui_command
+from orchestrator.tracking.database import DEFAULT_URI, charts_link, ui_command
 from orchestrator.tracking.writer import TrackingProblem
 from streams.errors import masked
 
@@ -81,7 +81,7 @@ class SweepResult:
         summary: one row per configuration, as in the report's `summary.csv`.
         best: the label of the configuration with the lowest objective; None if none is usable.
         folder: the folder of chunk files and report.
-        report: the folder of the report.
+        report: the folder of the report; None if the sweep has `report: false`.
         text: what the command prints at its end.
         problems: one line each.
         exit_code: an `ExitCode`.
@@ -92,7 +92,7 @@ class SweepResult:
     summary: pd.DataFrame
     best: str | None
     folder: Path
-    report: Path
+    report: Path | None
     text: str
     problems: tuple[str, ...]
     exit_code: int
@@ -102,7 +102,8 @@ class SweepResult:
     def line(self) -> str:
         """The result in one line."""
         best = "none is usable" if self.best is None else f"best: {self.best}"
-        return f"{self.name}: {best}; exit code {self.exit_code}; report: {self.report}"
+        report = "" if self.report is None else f"; report: {self.report}"
+        return f"{self.name}: {best}; exit code {self.exit_code}{report}"
 
     def _repr_html_(self) -> str:
         """The result in one line, and the comparison's most important columns, for notebooks."""
@@ -120,7 +121,7 @@ def report_on(
     untracked: Sequence[TrackingProblem],
     stop_request: StopRequest,
 ) -> SweepResult:
-    """The result of a sweep, with a report on what MLflow holds of it.
+    """The result of a sweep, with a report on what MLflow holds of it; with `report: false` without the report's files.
 
     Args:
         sweep: the checked configuration.
@@ -133,9 +134,9 @@ def report_on(
     root = journal.root if mirror is None else sweep_folder("results", sweep.name)  # the report is wanted here, too
     ending = _Ending(sweep, outcome, stop_request, root, root if mirror is None else mirror.shown)
     try:
-        report = write.write_report(sweep.name, sweep.document.tracking.uri, root / "report", sweep.experiment)
-        if mirror is not None:
-            mirror.push_report(root / "report")
+        report = write.write_report(sweep.name, sweep.document.tracking.uri, ending.report, sweep.experiment)
+        if mirror is not None and ending.report is not None:
+            mirror.push_report(ending.report)
     except OrchestratorError as error:
         return ending.without_report([*(problem.text for problem in untracked), *error.faults])
     return ending.with_report(report, [problem.text for problem in untracked if not problem.resolved])
@@ -184,11 +185,16 @@ class _Ending:
         if self._stopped:
             lines.append(f"{self.stop_request.reason}: resume with: {resume}")
         lines.append(
-            f"everything is in {self.root}; once that is repaired, this sends MLflow what is missing and writes the "
-            f"report: {resume}"
+            f"everything is in {self.root}; once that is repaired, this sends MLflow what is missing"
+            f"{' and writes the report' if self.report else ''}: {resume}"
         )
         code = ExitCode.INTERRUPTED if self.stop_request.interrupted else ExitCode.SOME_FAILED
         return self._result(code, lines, problems, resume, None)
+
+    @property
+    def report(self) -> Path | None:
+        """The folder of the report, if the sweep writes one."""
+        return self.root / "report" if self.sweep.document.report else None
 
     @property
     def _stopped(self) -> bool:
@@ -217,9 +223,12 @@ class _Ending:
 
     def _places(self, report: Report) -> list[str]:
         learner = f"{self.shown}/<trial>/learner.pt"
+        if self.report is None:
+            files = [f"report: not written (report: false); this writes it: {self._report_command()}"]
+        else:
+            files = [f"report: {self.report}", f"curves: {self.report / 'report.html'}"]
         return [
-            f"report: {self.root / 'report'}",
-            f"curves: {self.root / 'report' / 'report.html'}",
+            *files,
             f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run",
             f"curves in MLflow: {self._ui(report)}",
         ]
@@ -228,16 +237,21 @@ class _Ending:
         uri = self.sweep.document.tracking.uri
         return charts_link(uri, report.charts) or ui_command(uri, self.sweep.name)
 
+    def _report_command(self) -> str:
+        uri, name = self.sweep.document.tracking.uri, self.sweep.name
+        options = [] if uri == DEFAULT_URI else ["--tracking-uri", shlex.quote(masked(uri))]
+        return " ".join(["foml report", *options, *["--"] * name.startswith("-"), shlex.quote(name)])
+
     def _result(
         self, code: ExitCode, lines: list[str], problems: list[str], resume: str | None, report: Report | None
     ) -> SweepResult:
-        name, folder = self.sweep.name, self.root / "report"
+        name = self.sweep.name
         failed = [(self.outcome.plan.trial(key), reason) for key, reason in self.outcome.failed.items()]
         objective = objective_of(self.sweep)
         json_text = SweepDocument(name, code, objective, report, failed, self.root, problems, resume).to_json()
         summary, best = (pd.DataFrame(), None) if report is None else (report.summary, report.best)
         text, shown = masked("\n".join(lines)), tuple(map(masked, problems))
-        return SweepResult(name, summary, best, self.root, folder, text, shown, code, json_text)
+        return SweepResult(name, summary, best, self.root, self.report, text, shown, code, json_text)
 
 
 def resume_command(sweep: Sweep) -> str:

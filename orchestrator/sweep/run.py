@@ -250,7 +250,8 @@ def _end(context: SweepContext) -> SweepResult:
             writer.close("KILLED" if stop_request.interrupted else "FAILED" if outcome.failed else "FINISHED")
         except OrchestratorError as error:
             untracked += map(tracking.TrackingProblem, error.faults)
-    with context.output.step("writing the report"):
+    last = "writing the report" if context.sweep.document.report else "comparing the configurations"
+    with context.output.step(last):
         return report_on(context.sweep, context.journal, outcome, untracked, stop_request)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 from orchestrator.config.load import check_sweep
@@ -9,6 +10,7 @@ from orchestrator.errors import ExitCode
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan import fate
 from orchestrator.plan.plan import Trial
+from orchestrator.report import __main__ as report_command
 from orchestrator.report import write
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.result import SweepResult, report_on
@@ -20,7 +22,9 @@ GOOD, OTHER = Trial(synthetic.configuration("online"), (0, 1)), Trial(synthetic.
 BROKEN = Trial(synthetic.configuration("online", alpha1=9.0), (0, 1))
 
 
-def ended(root: Path, uri: str, *trials: Trial, untracked: tuple[TrackingProblem, ...] = ()) -> SweepResult:
+def ended(
+    root: Path, uri: str, *trials: Trial, untracked: tuple[TrackingProblem, ...] = (), report: bool = False
+) -> SweepResult:
     """The end of a sweep of these trials; the broken one fails."""
     sweep = synthetic.make_sweep(root, "sweep", *trials)
     for trial in trials:
@@ -46,6 +50,7 @@ def ended(root: Path, uri: str, *trials: Trial, untracked: tuple[TrackingProblem
             "learners": [{"name": "online"}],
             "seeds": 2,
             "tracking": {"uri": uri, "experiment": "experiment"},
+            "report": report,
         }
     )
     return report_on(checked, Journal(root, sweep.plan), outcome, list(untracked), StopRequest())
@@ -86,3 +91,25 @@ def test_a_failed_write_to_mlflow_is_a_problem_unless_a_retry_resolved_it(tmp_pa
     assert (resolved.exit_code, resolved.problems) == (ExitCode.SUCCESS, ())
     missing = ended(tmp_path / "sweep", tracking_uri, GOOD, untracked=(TrackingProblem("late"),))
     assert (missing.exit_code, missing.problems) == (ExitCode.SOME_FAILED, ("late",))
+
+
+def test_without_a_report_the_result_is_the_same_and_names_the_command_that_writes_one(tmp_path, tracking_uri, capsys):
+    full = ended(tmp_path / "sweep", tracking_uri, GOOD, OTHER, report=True)
+    folder = tmp_path / "sweep" / "report"
+    assert full.report == folder and (folder / "report.html").exists() and (folder / "learning_curves.svg").exists()
+    assert full.line == f"sweep: best: online; exit code 0; report: {folder}"
+    assert json.loads(full.json)["report"] == str(folder)
+    shutil.rmtree(folder)
+    short = ended(tmp_path / "sweep", tracking_uri, GOOD, OTHER)
+    assert (short.report, short.line) == (None, "sweep: best: online; exit code 0")
+    assert not folder.exists()
+    assert json.loads(short.json) == json.loads(full.json) | {"report": None}
+    assert short.summary.equals(full.summary)
+    written = [f"report: {folder}", f"curves: {folder / 'report.html'}"]
+    command = ["foml", "report", "--tracking-uri", tracking_uri, "sweep"]
+    instead = f"report: not written (report: false); this writes it: {' '.join(command)}"
+    assert short.text.splitlines() == [
+        {written[0]: instead}.get(line, line) for line in full.text.splitlines() if line != written[1]
+    ]
+    assert report_command.main([*command[2:], "--out", str(tmp_path / "later")]) == 0
+    assert (tmp_path / "later" / "report.html").exists() and sentence(full)[0] in capsys.readouterr().out
