@@ -1,6 +1,6 @@
-"""A sweep of many trials with almost no work: `python -m benchmarks.many_trials [--trials 300]`.
+"""A sweep of many trials with almost no work: `python -m benchmarks.many_trials [--trials 300] [--slots 8]`.
 
-Three seeds each, eight slots on this machine, everything in MLflow. Prints the cost of a trial and of a result, the
+Three seeds each, several slots on this machine, everything in MLflow. Prints the cost of a trial and of a result, the
 writer's delay at the end, the growth of the driver's memory with each trial (goal: at most 100 KB), and whether
 MLflow has every run and every step once. Exit code 1 if it does not, or if memory grows more over 300 trials or more:
 what Python and its libraries allocate at the start hides the growth over fewer.
@@ -22,7 +22,7 @@ import numpy as np
 
 import learners
 
-SLOTS, SEEDS, BATCHES, CHUNK = 8, 3, 20, 5
+SEEDS, BATCHES, CHUNK = 3, 20, 5
 GROWTH_GOAL_KB, FEWEST = 100, 300
 LEARNERS = Path(__file__).resolve().parent / "idle"
 learners.__path__.append(str(LEARNERS))  # a learner's file is its name; this one is outside the package
@@ -31,13 +31,14 @@ learners.__path__.append(str(LEARNERS))  # a learner's file is its name; this on
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.many_trials", description=__doc__)
     parser.add_argument("--trials", type=int, default=300)
-    trials = parser.parse_args().trials
+    parser.add_argument("--slots", type=int, default=8)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="foml-many-") as folder:
         os.chdir(folder)
-        return _measure(trials)
+        return _measure(options.trials, options.slots)
 
 
-def _measure(trials: int) -> int:
+def _measure(trials: int, slots: int) -> int:
     from orchestrator.execution import callbacks, run_trials
     from orchestrator.sweep import api
     from orchestrator.tracking import writer as tracking
@@ -64,7 +65,7 @@ def _measure(trials: int) -> int:
             "learners": [{"name": "idle", "number": {"grid": [float(number) for number in range(trials)]}}],
             "seeds": SEEDS,
             "chunk": CHUNK,
-            "resources": {"cpus": (os.cpu_count() or 1) / SLOTS},
+            "resources": {"cpus": (os.cpu_count() or 1) / slots},
         },
         local=True,
         quiet=True,
@@ -75,7 +76,7 @@ def _measure(trials: int) -> int:
     growth = float(np.polyfit(np.arange(len(memory))[settled:], memory[settled:], 1)[0])
     used = after.ru_utime + after.ru_stime - cpu.ru_utime - cpu.ru_stime
     missing = _missing(Path("mlflow.db"), trials)
-    print(f"{trials} trials of {SEEDS} seeds, {SLOTS} slots, {os.cpu_count()} cores: {total:.0f} s in all")
+    print(f"{trials} trials of {SEEDS} seeds, {slots} slots, {os.cpu_count()} cores: {total:.0f} s in all")
     each, per_result = 1e3 * busy / trials, 1e3 * busy / len(results)
     print(f"first to last result: {busy:.1f} s, {each:.0f} ms a trial, {per_result:.1f} ms a result")
     print(f"driver: {1e3 * used / trials:.0f} ms of processor time a trial, writer and report included")

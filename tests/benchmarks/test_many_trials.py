@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def many(trials: int, folder: Path) -> str:
+def many(trials: int, folder: Path, slots: int = 8) -> str:
     """The benchmark's output; it exits with 1 if a run or a step is missing in MLflow, or if memory exceeds its goal."""
-    command = [sys.executable, "-m", "benchmarks.many_trials", "--trials", str(trials)]
+    command = [sys.executable, "-m", "benchmarks.many_trials", "--trials", str(trials), "--slots", str(slots)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     print(process.stdout)
@@ -23,7 +23,8 @@ def many(trials: int, folder: Path) -> str:
 
 @pytest.mark.timeout(400)
 def test_thirty_trials(tmp_path: Path) -> None:
-    output = many(30, tmp_path)
+    """Two slots: each learner actor starts Python and torch."""
+    output = many(30, tmp_path, slots=2)
     assert "MLflow: every run and every step, once" in output and "exit code of the sweep: 0" in output
 
 

@@ -11,11 +11,9 @@ from tests.orchestrator.conftest import new_database
 from tests.orchestrator.tracked_sweep import TrackedRuns
 
 
-def test_a_trial_is_played_to_the_writer(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_is_played_to_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    load = scale.Load(1, 1, new_database(tmp_path_factory, tmp_path), (os.getpid(),), (("points", 10),))
+    load = scale.Load(1, 1, new_database(tmp_path), (os.getpid(),), (("points", 10),))
     assert load.seconds == pytest.approx(5_040 / 150)
     used = scale.play(load, pace=100.0)
     assert used["writer"] > used["loop"] > 0 and used["left"] >= 0

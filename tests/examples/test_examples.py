@@ -33,7 +33,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_sweep_of_a_users_own_learner(folder: Path) -> None:
     """With the objective of the documentation."""
     objective = "objective={function: my_objectives.worst.worst_task}"
-    words = ("examples/own_learner.yaml", objective, "--local", "--json", "--quiet")
+    words = ("examples/own_learner.yaml", objective, "report=false", "--local", "--json", "--quiet")
     done = run(folder.parent, "-m", "orchestrator.sweep", *words)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

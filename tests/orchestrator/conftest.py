@@ -68,7 +68,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.fixture
-def tracking_uri(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
+def tracking_uri(tmp_path: Path) -> str:
     """A new, empty MLflow database."""
-    uri: str = new_database(tmp_path_factory, tmp_path)
+    uri: str = new_database(tmp_path)
     return uri

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,20 +24,24 @@ from orchestrator.sweep import __main__
 from orchestrator.tracking.reader import load_curves
 from streams import recipes
 from streams.build import cached
+from tests.orchestrator.synthetic_sweep import empty_database
 
-TINY = """
+REPORTED = """
 name: tiny
 stream: {name: rainbow_digits, tasks: 3, train: 50, validation: 12, test: 12}
 learners: [{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]
 seeds: 2
 chunk: 4
 """
+TINY = f"{REPORTED}report: false\n"
+"""Without the report, which takes longer than the trials."""
 LONG = """
 name: long
 stream: {name: rainbow_digits, tasks: 4, train: 150, validation: 12, test: 12}
 learners: [{name: foml, K: 3}]
 seeds: 2
 chunk: 2
+report: false
 """
 PATIENCE_S = 540
 """Seconds for a command that takes half a minute on an idle machine."""
@@ -47,7 +52,18 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "orchestrator.sweep", "--local", *words]
 
 
-def run(folder: Path, *words: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
+def with_database(folder: Path) -> None:
+    """Copy an empty database into a folder without one."""
+    if not (folder / "mlflow.db").exists():
+        shutil.copy(empty_database(), folder)
+
+
+def run(
+    folder: Path, *words: str, timeout: float = PATIENCE_S, fresh: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """The command, to its end; `fresh`: it creates the database of MLflow."""
+    if not fresh:
+        with_database(folder)
     return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout)
 
 
@@ -68,8 +84,10 @@ def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process group of its own, which is killed at the end of the block."""
+def running(folder: Path, *words: str, fresh: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process group of its own, which is killed at the end of the block; `fresh`: see `run`."""
+    if not fresh:
+        with_database(folder)
     with subprocess.Popen(
         command(*words),
         cwd=folder,

@@ -1,15 +1,17 @@
 """A sweep without a run: a plan, random curves, and the chunk files that trials would write."""
 
+import atexit
 import math
 import random
 import shutil
 import socket
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from orchestrator.plan.plan import Configuration, Plan, Trial
 from orchestrator.protocol.curves import Curves
@@ -145,13 +147,19 @@ def write_all(sweep: SyntheticSweep, uri: str, experiment: str = "experiment") -
     return writer.close("FINISHED")
 
 
-def new_database(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> str:
+@cache
+def empty_database() -> Path:
+    """MLflow's database without runs, to copy: MLflow takes seconds to create its tables."""
+    folder = tempfile.mkdtemp(prefix="foml-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tracking.prepare(f"sqlite:///{folder}/mlflow.db")
+    return Path(folder, "mlflow.db")
+
+
+def new_database(tmp_path: Path) -> str:
     """The URI of a new MLflow database in tmp_path/store."""
-    empty = tmp_path_factory.getbasetemp() / "empty" / "mlflow.db"
-    if not empty.exists():  # MLflow takes seconds to create its tables: once is enough
-        tracking.prepare(f"sqlite:///{empty}")
     (tmp_path / "store").mkdir()
-    shutil.copy(empty, tmp_path / "store" / "mlflow.db")
+    shutil.copy(empty_database(), tmp_path / "store" / "mlflow.db")
     return f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}"
 
 

@@ -69,16 +69,24 @@ def test_an_unknown_command_is_a_usage_error(words: list[str], line: str, capsys
     assert line in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["-m", "orchestrator.sweep"], ["-m", "orchestrator.cli", "sweep"]])
-def test_folders_of_the_user_do_not_shadow_the_packages(tmp_path: Path, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "options", "printed"),
+    [
+        (["-m", "orchestrator.sweep"], ["--plan", "--quiet"], "3 trials"),
+        (["-m", "orchestrator.cli", "show"], [], "decay"),
+    ],
+)
+def test_folders_of_the_user_do_not_shadow_the_packages(
+    tmp_path: Path, command: list[str], options: list[str], printed: str
+) -> None:
     """The user's module is found beside the YAML, from any folder."""
     for name in ("learners", "streams", "tune_configs"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('shadowed')\n")
-    words = [*command, str(ROOT / "examples/own_learner.yaml"), "--plan", "--quiet"]
+    words = [*command, str(ROOT / "examples/own_learner.yaml"), *options]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "FOML_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert "3 trials" in done.stdout
+    assert printed in done.stdout

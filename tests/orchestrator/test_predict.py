@@ -31,7 +31,7 @@ def learner_file(path, name="foml", seeds=(0, 1, 2), network="rainbow", shape=(3
 def runs(tmp_path_factory):
     """The URI; the runs of FOML, of its seed 1, of the sweep and of an unfinished configuration; FOML's learner."""
     folder = tmp_path_factory.mktemp("runs")
-    uri = synthetic.new_database(tmp_path_factory, folder)
+    uri = synthetic.new_database(folder)
     complete, unfinished = (
         Trial(synthetic.configuration("foml", K=5), (0, 1, 2)),
         Trial(synthetic.configuration("online"), (0, 1)),

@@ -22,7 +22,7 @@ from orchestrator import ship
 from orchestrator.cluster import jobs
 from orchestrator.sweep import __main__
 from tests.orchestrator.protocol_sweep import compute
-from tests.orchestrator.sweep_command import TINY, folder_with
+from tests.orchestrator.sweep_command import REPORTED, folder_with
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = """#!/bin/bash
@@ -117,13 +117,13 @@ def test_lines_of_the_launcher_are_not_shown(line: str, is_output: bool) -> None
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The head's shared folder with a computed sweep; the working directory is the laptop's."""
+    """The head's shared folder; the working directory is the laptop's."""
     laptop, home, shared = (tmp_path / name for name in ("laptop", "home", "shared"))
     (laptop / "deploy").mkdir(parents=True)
     (home / "foml-venv/bin").mkdir(parents=True)
     (home / "mlflow").mkdir()
     monkeypatch.setenv("FOML_SHARED", str(shared))
-    compute(folder_with(shared, TINY))  # uses the cache of the other tests
+    shared.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(laptop)
@@ -140,7 +140,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     document["auth"] = {"ssh_user": "me", "ssh_private_key": "token"}
     document["file_mounts"] = {"~/foml": "deploy", "~/.ray/auth_token": "token"}
     (laptop / "cluster.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    (laptop / "sweep.yaml").write_text(TINY, encoding="utf-8")
+    (laptop / "sweep.yaml").write_text(REPORTED, encoding="utf-8")
     monkeypatch.setattr(jobs, "SHARED", str(shared))
     monkeypatch.setattr(jobs, "Head", partial(jobs.Head, launch=[str(tmp_path / "launcher")]))
     return shared
@@ -148,6 +148,11 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_result_of_the_head_is_printed_in_each_form(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--cluster", "cluster.yaml"]
+    assert __main__.main([*options, "sweep.yaml", "report=false"]) == 2
+    rule = "must be true on a cluster, from which the report is fetched (got false); leave it out"
+    assert capsys.readouterr().err == f"sweep.yaml: report: {rule}\n"
+    compute(folder_with(shared, REPORTED))
+    capsys.readouterr()
     assert __main__.main([*options, "sweep.yaml", "--json"]) == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
@@ -183,7 +188,7 @@ def test_a_sweep_that_is_killed_or_left_has_a_document(shared: Path, capsys: pyt
     document = json.loads(captured.out)
     follow = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json --quiet"
     assert (document["sweep"], document["exit_code"], document["resume"], captured.err) == ("tiny", 0, follow, "")
-    (shared / "results/tiny/report").mkdir()  # from an earlier command
+    (shared / "results/tiny/report").mkdir(parents=True)  # from an earlier command
     assert __main__.main(follow.split()[3:]) == 137
     document = json.loads(capsys.readouterr().out)
     assert (document["sweep"], document["exit_code"]) == ("tiny", 137)

@@ -225,7 +225,7 @@ def test_a_sweep_in_a_narrow_terminal_is_interrupted_and_resumed(tmp_path: Path)
         assert "1 trials: 0 waiting, 0 running, 1 done, 0 failed, 0 stopped" in text
         assert "100 %" in text and "best: foml" in text
         steps = ["loading the libraries …", "opening MLflow …", "starting Ray …", "ending Ray …"]
-        steps += ["writing the last results to MLflow …", "writing the report …"]
+        steps += ["writing the last results to MLflow …", "comparing the configurations …"]
         places = [text.find(step) for step in steps]
         assert places[0] >= 0 and places == sorted(places), text
         assert not seen.cursor_hidden()

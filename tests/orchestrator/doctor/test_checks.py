@@ -56,8 +56,8 @@ def test_free_space_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
     assert "storage /proc/results: cannot be written" in storage.text
 
 
-def test_a_run_is_written_to_mlflow_and_read_back(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    uri = new_database(tmp_path_factory, tmp_path)
+def test_a_run_is_written_to_mlflow_and_read_back(tmp_path: Path) -> None:
+    uri = new_database(tmp_path)
     (check,) = checks.tracking(sweep(tracking={"uri": uri}))
     assert check == Check(True, f"MLflow {uri}: a run and a file were written and read back")
 

@@ -128,7 +128,7 @@ class Tracked:
 def tracked(tmp_path_factory):
     """Three configurations of three seeds, with their report."""
     folder = tmp_path_factory.mktemp("tracked")
-    uri = synthetic.new_database(tmp_path_factory, folder)
+    uri = synthetic.new_database(folder)
     trials = [Trial(synthetic.configuration("foml", K=k), (0, 1, 2)) for k in (1, 5)]
     trials.append(Trial(synthetic.configuration("online"), (0, 1, 2)))
     sweep = synthetic.make_sweep(folder / "results", NAME, *trials)

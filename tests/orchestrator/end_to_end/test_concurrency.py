@@ -28,6 +28,7 @@ from tests.orchestrator.sweep_command import (
     trials,
     uri,
     wait_for,
+    with_database,
 )
 
 EIGHT = TINY.replace(
@@ -50,6 +51,7 @@ def test_a_command_sees_trials_that_another_finished_during_its_start(
     """The other adds a seed, as a separate stack, after this one has read the journal and before it has the lock."""
     text = TINY.replace("{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}", "{name: online}")
     folder = folder_with(tmp_path, text)
+    with_database(folder)
     prepare, lines = writer.prepare, []
 
     def another_comes_first(uri: str) -> None:
@@ -87,7 +89,7 @@ def test_eight_parallel_trials_are_eight_complete_runs(tmp_path: Path) -> None:
 def test_two_sweeps_on_one_fresh_database_and_a_third_of_the_same_name(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, LONG.replace("train: 150", "train: 900"))  # still running when the third starts
     (folder / "tiny.yaml").write_text(TINY)
-    with running(folder, "sweep.yaml") as one, running(folder, "tiny.yaml") as two:
+    with running(folder, "sweep.yaml", fresh=True) as one, running(folder, "tiny.yaml", fresh=True) as two:
         wait_for(lambda: reached(folder, "long", 2), one)
         third = run(folder, "--resume", "long", timeout=120)
         assert third.returncode == 2, third.stderr

@@ -20,7 +20,16 @@ from orchestrator.sweep.result import SweepResult
 from orchestrator.tracking import reader
 from orchestrator.tracking.database import TrackingError
 from tests.orchestrator.protocol_sweep import compute, empty, flip, garble, halve, spoil_a_value
-from tests.orchestrator.sweep_command import TINY, assert_same, curves_of, folder_with, run, statuses, uri
+from tests.orchestrator.sweep_command import (
+    TINY,
+    assert_same,
+    curves_of,
+    folder_with,
+    run,
+    statuses,
+    uri,
+    with_database,
+)
 
 Computed = tuple[Path, tuple[Trial, ...], dict[str, Curves]]
 
@@ -30,6 +39,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All four trials computed, and sent to MLflow by the command."""
     folder = folder_with(tmp_path_factory.mktemp("computed"), TINY)
     compute(folder)
+    with_database(folder)
     result = resumed(folder)
     assert result.exit_code == 0, result.text
     return folder

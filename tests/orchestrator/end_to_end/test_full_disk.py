@@ -19,7 +19,7 @@ from streams import build
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import (
     LONG,
-    TINY,
+    REPORTED,
     assert_long_is_whole,
     folder_with,
     reached,
@@ -116,7 +116,7 @@ def test_no_space_for_mlflow(tmp_path: Path) -> None:
 
 
 def test_no_space_for_the_report(tmp_path: Path) -> None:
-    folder = folder_with(tmp_path / "work", TINY)
+    folder = folder_with(tmp_path / "work", REPORTED)
     with small_disk(folder / "results", 60) as disk:
         compute(folder)
         ballast = fill(disk, free=200_000)

@@ -283,7 +283,9 @@ def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path)
 
 def test_max_failures_stops_the_sweep_which_can_be_resumed(tmp_path: Path) -> None:
     """Files instead of two trials' folders: these trials fail, and the third is not started."""
-    folder = folder_with(tmp_path, TINY)
+    learners = "[{name: online, alpha1: {grid: [0.001, 0.002, 0.003, 0.004]}}]"
+    text = TINY.replace("[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]", learners)
+    folder = folder_with(tmp_path, text)
     sweep = load_sweep(folder / "sweep.yaml")
     plan = make_plan(sweep, open_store(sweep).hash)
     root = folder / "results" / "tiny"

@@ -28,6 +28,7 @@ learners: [{name: online, alpha1: {grid: [0.001, 0.003, 1.0e+30, 0.002]}}]
 seeds: 2
 chunk: 1
 resources: {pack: 8}
+report: false
 """
 
 

@@ -11,7 +11,7 @@ import yaml
 from orchestrator.config.load import default_file
 from orchestrator.config.strict_yaml import read_yaml
 from tests.orchestrator.protocol_sweep import compute
-from tests.orchestrator.sweep_command import folder_with, run, run_here, uri
+from tests.orchestrator.sweep_command import folder_with, run, run_here, uri, with_database
 
 FOLDER = default_file().parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -78,6 +78,7 @@ def test_a_ready_sweep(name: str, tmp_path: Path) -> None:
     """The bare protocol computes its trials; the command finds them finished, and does the rest."""
     small(name, tmp_path)
     _, trials, _ = compute(tmp_path)
+    with_database(tmp_path)
     done = run_here(tmp_path, "sweep.yaml", f"tracking.uri={uri(tmp_path)}")
     assert done.returncode == 0, done.stderr
     summary = reported(tmp_path, name)

@@ -122,37 +122,56 @@ class Learner(Online):
 OWN = "[{name: of.own, alpha1: 0.01}]"
 
 
+PICKY = """
+from learners.online import Online
+
+class Picky(Online):
+    def __init__(self, options, setting):
+        super().__init__(options, setting)
+        if options.alpha1 > 0.1:
+            raise ValueError(f"alpha1 must be at most 0.1 (got {options.alpha1})")
+"""
+
+
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
     """A folder with a sweep of a learner that hangs in its sixth update."""
     folder = folder_with(tmp_path, text)
     (folder / "of").mkdir()
     (folder / "of" / "own.py").write_text(HANGING)
+    (folder / "of" / "picky.py").write_text(PICKY)
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep))
     return folder
 
 
-def test_a_learner_that_hangs_is_named_ended_and_fails_as_often_as_retries_allow(
+def test_a_learner_that_hangs_fails_as_often_as_retries_allow_and_one_that_refuses_its_options_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = hanging(
-        tmp_path, monkeypatch, TINY.replace("[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]", OWN)
-    )
-    done = run(folder, "sweep.yaml", "trial_timeout=30s", "retries=1")
-    assert done.returncode == 3, done.stderr
+    """The learner that hangs is named, and ended after `trial_timeout`; another refuses an option while it is built."""
+    learners = f"{OWN[:-1]}, {{name: of.picky, alpha1: {{grid: [0.01, 0.5]}}}}]"
+    text = TINY.replace("[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]", learners)
+    folder = hanging(tmp_path, monkeypatch, text)
+    done = run(folder, "sweep.yaml", "trial_timeout=24s", "retries=1")
+    assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
-    (trial,) = trials(folder, "tiny")
-    attempts = sorted(trial.glob("attempt-*"))
-    pids = [attempt.read_text().split()[1] for attempt in attempts]
+    attempts = [sorted(trial.glob("attempt-*")) for trial in trials(folder, "tiny")]
+    hung, usual = sorted(attempts, key=len, reverse=True)
+    pids, key = [attempt.read_text().split()[1] for attempt in hung], hung[0].parent.name
     assert len(set(pids)) == 2
     for pid in pids:
-        assert f"of.own ({trial.name}): no result for 15 s, process {pid} on " in done.stderr
-    died = f"of.own ({trial.name}): its actor died, another resumes from its last chunk: no result for 30 s: "
+        assert f"of.own ({key}): no result for 12 s, process {pid} on " in done.stderr
+    died = f"of.own ({key}): its actor died, another resumes from its last chunk: no result for 24 s: "
     assert done.stderr.count(died) == 1
-    assert (
-        f"problem: of.own ({trial.name}): failed: no result for 30 s: trial_timeout is 30 s (process {pids[1]} on "
-        in (done.stdout)
+    assert f"problem: of.own ({key}): failed: no result for 24 s: trial_timeout is 24 s (process {pids[1]} on " in (
+        done.stdout
     )
-    assert statuses(folder) == ["FAILED"] * (1 + 1 + 2)
+    # The others: one is refused at its only attempt, and one finishes.
+    (line,) = [line for line in done.stdout.splitlines() if "alpha1 must be at most" in line]
+    assert line.startswith("problem: of.picky alpha1=0.5 (")
+    assert line.endswith("): failed: alpha1 must be at most 0.1 (got 0.5)")
+    assert not [line for line in done.stderr.splitlines() if "of.picky" in line and "actor died" in line]
+    assert [path.name.removesuffix(".json") for path in usual] == ["attempt-0001"]
+    assert "best: of.picky alpha1=0.01" in done.stdout
+    assert sorted(statuses(folder)) == ["FAILED"] * (1 + 2 * (1 + 2)) + ["FINISHED"] * (1 + 2)
 
 
 def test_one_sigterm_ends_a_sweep_whose_learner_hangs_and_keeps_the_chunks_before(

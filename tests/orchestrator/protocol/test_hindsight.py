@@ -28,13 +28,14 @@ from streams import schedule
 from streams.store.task_store import TaskStore
 from streams.stream import Stream
 from tests.orchestrator.protocol_sweep import compute, flip
-from tests.orchestrator.sweep_command import PATIENCE_S, curves_of, folder_with, run_here, uri
+from tests.orchestrator.sweep_command import PATIENCE_S, curves_of, folder_with, run_here, uri, with_database
 
 SMALL = """
 name: small
 stream: {name: rainbow_digits, tasks: 2, train: 50, validation: 12, test: 12}
 learners: [{name: online}, {name: icarl}]
 seeds: 2
+report: false
 """
 
 
@@ -116,6 +117,7 @@ def test_regret_of_a_sweep(
 ) -> None:
     folder = folder_with(tmp_path, f"{SMALL}tracking: {{uri: 'sqlite:///{tmp_path}/mlflow.db'}}\n")
     compute(folder)  # then the command starts no Ray
+    with_database(folder)
     assert run_here(folder, "--resume", "small").returncode == 0
     command = [sys.executable, "-m", "orchestrator.regret", "small", "--epochs", "3"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
@@ -140,7 +142,8 @@ def test_regret_of_a_sweep(
     of_configuration = client.get_metric_history(online.run_id, "regret")
     assert max(of_configuration, key=lambda point: point.step).value == pytest.approx(np.mean(last))
     monkeypatch.chdir(folder)
-    assert __main__.main(["small", "--tracking-uri", uri(folder)]) == 0
+    out = ["--out", "results/small/report"]
+    assert __main__.main(["small", "--tracking-uri", uri(folder), *out]) == 0
     summary = pd.read_csv(folder / "results/small/report/summary.csv").set_index("learner")
     assert summary.regret_mean["online"] == pytest.approx(np.mean(last))
     assert np.isnan(summary.regret_mean["icarl"])

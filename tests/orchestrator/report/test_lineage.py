@@ -94,10 +94,8 @@ def test_a_member_without_copies_is_a_constant_configuration() -> None:
     assert explanation([alone], member("hash b", "member b")) == text
 
 
-def test_the_report_shows_the_schedule(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
-) -> None:
-    uri = new_database(tmp_path_factory, tmp_path)
+def test_the_report_shows_the_schedule(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    uri = new_database(tmp_path)
     configurations = [configuration("foml", beta1=values["beta1"]) for values in VALUES.values()]
     members = tuple(
         Trial(

@@ -73,7 +73,7 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    sweep, uri = three_learners(folder / "results"), synthetic.new_database(tmp_path_factory, folder)
+    sweep, uri = three_learners(folder / "results"), synthetic.new_database(folder)
     parent_id = synthetic.write_all(sweep, uri)
     return Finished(sweep, uri, parent_id, folder / "out", write.write_report("sweep", uri, folder / "out"))
 

@@ -28,6 +28,7 @@ seeds: 1
 chunk: 2
 price: {cpu_hour: 3600}
 budget: {money: 0.01}
+report: false
 """
 
 DOCUMENT = {"name": "s", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 1}

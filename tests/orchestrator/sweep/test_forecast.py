@@ -27,6 +27,7 @@ from tests.orchestrator.sweep_command import TINY, folder_with, run_here
 
 PRICED = f"{TINY}price: {{cpu_hour: 36, gpu_hour: 72, currency: EUR}}\n"
 SLOTS = os.cpu_count() or 1
+ANOTHER = cost_process._process
 FAULTY = """
 from learners.online import Online
 
@@ -36,10 +37,17 @@ class Learner(Online):
 """
 
 
+@contextmanager
+def idle(*of: object) -> Iterator[Any]:
+    """Another process that measures nothing: its start takes longer than a forecast."""
+    yield SimpleNamespace(wait=int, start=id, result=lambda: None)
+
+
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four batches of each kind are measured, and no more."""
+    """Four batches of each kind are measured, in this process, and no more."""
     monkeypatch.setattr(cost, "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(cost_process, "_process", idle)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +57,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return half_done
 
 
+@pytest.fixture(scope="module")
+def planned(folder: Path) -> Forecast:
+    """The forecast with as many processes as trials run at a time."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(cost, "MEASURED_SECONDS", 0.0)
+        changed.setattr(cost_process, "_process", ANOTHER)
+        return forecast_of(folder)
+
+
 def forecast_of(folder: Path, *words: str) -> Forecast:
     return api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}", *words]))
 
 
-def test_notes_name_batches_of_two_tasks_and_too_little_memory(folder: Path) -> None:
-    measured = forecast_of(folder)
+def test_notes_name_batches_of_two_tasks_and_too_little_memory(folder: Path, planned: Forecast) -> None:
+    measured = planned
     assert all(row.cost.memory > 0 for row in measured.rows if row.to_run)
     assert not any("resources.pack" in note for note in measured.notes)
     packed = replace(measured, sweep=load_sweep(folder / "sweep.yaml", ["resources.pack=4"]))
@@ -77,8 +94,7 @@ def test_notes_name_batches_of_two_tasks_and_too_little_memory(folder: Path) -> 
     assert f"{SLOTS} learner actors of about" in line
 
 
-def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) -> None:
-    planned = forecast_of(folder)
+def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path, planned: Forecast) -> None:
     content = json.loads(planned.json)
     assert (content["format"], content["sweep"], content["exit_code"], content["problems"]) == (1, "tiny", 0, [])
     assert (content["objective"], content["seeds"], content["folder"]) == (
@@ -112,8 +128,7 @@ def test_the_document_says_what_is_done_and_what_the_rest_costs(folder: Path) ->
     assert content["budget"] is None and 0 < content["spent"]["money"] < 60
 
 
-def test_the_table_says_the_same(folder: Path) -> None:
-    planned = forecast_of(folder)
+def test_the_table_says_the_same(planned: Forecast) -> None:
     rows = planned.text.splitlines()
     assert rows[1].endswith("  finished") and rows[2].endswith("  at batch 8")
     assert rows[3].rsplit(maxsplit=1)[1].isdigit()
@@ -188,7 +203,7 @@ def test_another_process_measures_the_same_trials(folder: Path) -> None:
     of = load_sweep(folder / "sweep.yaml", ["learners=[{name: online}, {name: foml, alpha1: 1.0e+38}]"])
     store = open_store(of)
     trials = list(make_plan(of, store.hash).trials)
-    with cost_process._process(of, trials, store) as other:
+    with ANOTHER(of, trials, store) as other:
         counts = cost.count_gradients(of, trials, store)
         other.wait()
         other.start(counts)
@@ -198,7 +213,7 @@ def test_another_process_measures_the_same_trials(folder: Path) -> None:
     ]
     assert theirs[trials[0].key].memory > 50e6
     assert theirs[trials[0].key].seconds > 0 and "overflow" in theirs[trials[1].key].problem
-    with cost_process._process(of, trials, store) as other:
+    with ANOTHER(of, trials, store) as other:
         other.wait()
         other.start("no counts")  # it ends with an error
         assert other.result() is None
@@ -213,15 +228,15 @@ def test_gpus_limit_the_slots_as_in_a_run(folder: Path) -> None:
 
 
 def test_with_rerun_nothing_is_done_and_nothing_spent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = api.forecast(load_sweep(folder / "sweep.yaml", [f"storage={folder / 'results'}"]), rerun=True)
-    content = json.loads(planned.json)
+    monkeypatch.chdir(folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    done = run_here(folder, "sweep.yaml", "--plan", "--rerun", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before  # a forecast changes nothing
+    content = json.loads(done.stdout)
     assert [(trial["state"], trial["batches_done"]) for trial in content["trials"]] == [("waiting", 0)] * 4
     assert content["to_run"] == 4 and content["spent"] == {"hours": 0.0, "money": 0.0}
     assert content["seconds"] == pytest.approx(sum(trial["seconds"] for trial in content["trials"]))
-    monkeypatch.chdir(folder)
-    done = run_here(folder, "sweep.yaml", "--plan", "--rerun", "--json")
-    assert (done.returncode, json.loads(done.stdout)["to_run"]) == (0, 4)
-    assert json.loads(forecast_of(folder).json)["to_run"] == 3  # a forecast changes nothing
 
 
 def test_a_learner_that_raises_is_one_line_and_the_others_are_measured(
@@ -308,8 +323,8 @@ def test_a_forecast_refuses_what_a_run_refuses(folder: Path) -> None:
         assert (done.returncode, line.startswith(beginning), done.stdout) == (2, True, ""), line
 
 
-def test_a_trial_larger_than_this_machine_is_planned_and_reported(folder: Path) -> None:
-    assert forecast_of(folder).beyond == ()
+def test_a_trial_larger_than_this_machine_is_planned_and_reported(folder: Path, planned: Forecast) -> None:
+    assert planned.beyond == ()
     large = forecast_of(folder, f"resources.cpus={SLOTS + 1}", f"resources.gpus={local_gpus() + 1}")
     cpus, gpus = large.beyond
     assert f"resources.cpus: must be at most the {SLOTS} that this machine has (got {SLOTS + 1}.0)" in cpus

@@ -29,7 +29,7 @@ from orchestrator.plan.plan import Configuration
 from orchestrator.protocol import metrics
 from orchestrator.protocol import online as protocol
 from orchestrator.report import write as report_write
-from orchestrator.sweep import api
+from orchestrator.sweep import api, cost
 from orchestrator.system import hardware
 from orchestrator.tracking import provenance, tables
 from orchestrator.tracking.reader import load_curves
@@ -37,6 +37,7 @@ from streams import recipes
 from streams.build import cached
 from tests.orchestrator.sweep_command import (
     PATIENCE_S,
+    REPORTED,
     TINY,
     assert_same,
     curves_of,
@@ -50,8 +51,8 @@ from tests.orchestrator.sweep_command import (
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    folder = folder_with(tmp_path_factory.mktemp("finished"), TINY)
-    return folder, run(folder, "sweep.yaml", "keep_checkpoints=all")
+    folder = folder_with(tmp_path_factory.mktemp("finished"), REPORTED)
+    return folder, run(folder, "sweep.yaml", "keep_checkpoints=all", fresh=True)
 
 
 def test_the_command_succeeds_and_names_its_files(
@@ -180,6 +181,14 @@ def test_the_same_command_again_runs_nothing_and_prints_the_same(
     assert statuses(folder) == ["FINISHED"] * (1 + 4 + 8)
 
 
+def test_quiet_prints_only_the_final_line(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    folder, first = finished
+    done = run(folder, "sweep.yaml", "--quiet")
+    best = next(line for line in first.stdout.splitlines() if line.startswith("best: "))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"tiny: {best}; exit code 0; report: results/tiny/report\n"
+
+
 def test_the_result_as_one_json_document(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     folder, first = finished
     done = run_here(folder, "sweep.yaml", "--json", "--quiet", f"tracking.uri={uri(folder)}")
@@ -208,14 +217,6 @@ def test_the_result_as_one_json_document(finished: tuple[Path, subprocess.Comple
         assert client.get_run(one["run_id"]).data.tags["foml_internal.configuration"] == one["configuration"]
     assert content["winner"] == min(content["configurations"], key=lambda one: one["mean"])
     assert f"best: {content['winner']['label']}" in first.stdout
-
-
-def test_quiet_prints_only_the_final_line(finished: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    folder, first = finished
-    done = run(folder, "sweep.yaml", "--quiet")
-    best = next(line for line in first.stdout.splitlines() if line.startswith("best: "))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"tiny: {best}; exit code 0; report: results/tiny/report\n"
 
 
 def test_a_refused_command_has_a_document_too(tmp_path: Path) -> None:
@@ -370,11 +371,13 @@ def test_bad_input_ends_before_ray_starts(tmp_path: Path, text: str, words: list
     assert not (folder / "results").exists()
 
 
-def test_plan_starts_nothing(tmp_path: Path) -> None:
+def test_plan_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path, TINY)
-    done = run(folder, "sweep.yaml", "--plan")
+    monkeypatch.setattr(cost, "MEASURED_SECONDS", 0.0)  # four batches
+    done = run_here(folder, "sweep.yaml", "--plan", "keep_checkpoints=1")
     assert done.returncode == 0, done.stderr
     rows = done.stdout.strip().splitlines()
+    assert re.match(r"checkpoints: 8 are kept besides the last of each trial, of at most \d+ [KM]B;", rows[8])
     assert rows[0].split() == ["hash", "configuration", "trials", "seeds", "batches", "gradients/datapoint", "seconds"]
     assert [row[14:].split("  ")[0].strip() for row in rows[1:5]] == ["foml K=1", "foml K=2", "online", "tfs"]
     online = rows[3].split()
@@ -387,10 +390,6 @@ def test_plan_starts_nothing(tmp_path: Path) -> None:
     assert re.fullmatch(r"cost: about \S+ CPU-hours \(on this machine's CPU; learning alone\)", rows[7])
     assert not (folder / "results").exists()
     assert not (folder / "mlflow.db").exists()
-    again = run_here(folder, "sweep.yaml", "--plan", "keep_checkpoints=1")
-    assert re.search(
-        r"^checkpoints: 8 are kept besides the last of each trial, of at most \d+ [KM]B;", again.stdout, re.M
-    )
 
 
 def runs_of(folder: Path, kind: str) -> list[Run]:

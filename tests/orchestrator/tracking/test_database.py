@@ -35,12 +35,11 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize("ask", [prepare, open_existing])
 def test_one_process_at_a_time_opens_a_database(
     ask: Callable[[str], Any],
-    tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A report that starts while a sweep creates the tables would create them too, and one of the two would fail."""
-    uri = new_database(tmp_path_factory, tmp_path)
+    uri = new_database(tmp_path)
     connect, calls = tracking_database.connect, []
 
     def connect_while_locked(uri: str) -> Any:
@@ -54,11 +53,9 @@ def test_one_process_at_a_time_opens_a_database(
     assert calls == [uri]
 
 
-def test_a_reader_rolls_back_the_transaction_of_a_killed_process(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_a_reader_rolls_back_the_transaction_of_a_killed_process(tmp_path: Path) -> None:
     """The files as they are in the middle of a transaction: a database with new pages, and a journal of the old ones."""
-    uri = new_database(tmp_path_factory, tmp_path)
+    uri = new_database(tmp_path)
     database = tmp_path / "store" / "mlflow.db"
     with closing(sqlite3.connect(database, isolation_level=None)) as writer:
         writer.execute("CREATE TABLE other (value TEXT)")
@@ -115,14 +112,14 @@ def test_waiting_ends_and_the_sweep_says_what_to_do(port: int, tmp_path: Path) -
     assert result.text.endswith("and writes the report: python -m orchestrator.sweep --resume 'x y'")
 
 
-def test_six_processes_prepare_a_new_database_simultaneously(tmp_path):
+def test_three_processes_prepare_a_new_database_simultaneously(tmp_path):
     uri = f"sqlite:///{tmp_path}/new folder/mlflow.db"
     code = "import sys; from orchestrator.tracking.database import prepare; prepare(sys.argv[1], 'one experiment')"
     command = [sys.executable, "-c", code, uri]
     processes = [
-        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(6)
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)
     ]
-    assert [(process.communicate()[0], process.returncode) for process in processes] == [(b"", 0)] * 6
+    assert [(process.communicate()[0], process.returncode) for process in processes] == [(b"", 0)] * 3
     names = [experiment.name for experiment in MlflowClient(uri).search_experiments()]
     assert sorted(names) == ["Default", "one experiment"]
 
