@@ -193,12 +193,7 @@ def _result(sweep: Sweep, store: TaskStore, run: OnlineProtocol) -> RunResult:
     configuration = replace(trial.configuration, label=label_with(trial.configuration.learner, options))
     curves = run.curves
     objective = objective_of(sweep)
-    rows, size = range(len(curves.seeds)), configuration.batch_size
-    costs = points.final_points(curves, run.datapoints)
-    finals = [
-        [*points.adaptation_points(curves, row, size), *points.objective_points(curves, row, objective), *costs]
-        for row in rows
-    ]
+    finals = points.end_points(curves, run.datapoints, objective, configuration.batch_size)
     frame = tables.of_configuration([curves], [finals])[tables.CURVES_FILE]
     frame = frame.sort_values(["seed", "metric", "step"], kind="stable", ignore_index=True)
     frame = frame.assign(configuration=configuration.hash, label=configuration.label, learner=configuration.learner)

@@ -29,7 +29,11 @@ OBJECTIVE = "objective"
 PAST = ("average_accuracy", "backward_transfer", "forgetting")
 """Their step is the task after which past tasks were evaluated."""
 INTERVAL, DIAGNOSTICS = "interval/", "diagnostics/"
-"""Prefixes of the bounds of intervals and of learners' diagnostics, which MLflow's UI folds away."""
+"""Prefixes of the bounds of intervals and of learners' diagnostics.
+
+Each is a section of MLflow's UI that can be folded. MLflow 3.17 sorts sections by name, and puts "Model metrics", which
+has the metrics without a prefix, behind all others but "System metrics".
+"""
 MARK = "hyper/"
 """Prefix of the values that a population changes, which have a point at each change."""
 _ONLINE = ("online_error", "online_loss")
@@ -216,22 +220,35 @@ def peaks(curves: Curves) -> dict[str, float]:
     return {name: float(np.nanmax(column)) / 1e6 for name, column in columns.items() if np.isfinite(column).any()}
 
 
-def objective_points(curves: Curves, seed: int, objective: ObjectiveMetric) -> list[Point]:
-    """The objective of the seed in this row of a finished stream; none if other points hold it.
+def end_points(
+    curves: Curves, datapoints: int, objective: ObjectiveMetric, batch_size: int, bounds: Bounds = WHOLE
+) -> list[list[Point]]:
+    """The points of each seed that exist only at the end of the stream: adaptation, objective and `final_points`.
+
+    An objective that other points hold has none.
+
+    Args:
+        curves: of a finished stream.
+        datapoints: of the stream.
+        objective: of the sweep.
+        batch_size: datapoints per batch.
+        bounds: the lengths of blocks.
 
     Raises:
         ObjectiveError: from a function of the user's own.
     """
-    values = None if objective.is_standard else objective(curves)
-    return [] if values is None else _finite(Point(OBJECTIVE, 0, float(values[seed]), _end(curves)))
-
-
-def adaptation_points(curves: Curves, seed: int, batch_size: int, bounds: Bounds = WHOLE) -> list[Point]:
-    """The adaptation curve of the seed in this row of a finished stream."""
-    curve, end = _adaptation(curves)[seed], _end(curves)
-    length = int(np.flatnonzero(np.isfinite(curve)).max(initial=-1)) + 1
-    steps, means = _means(curve[None, :length], bounds.block(len(curve)))
-    return [Point(ADAPTATION, k * batch_size, v, end) for k, v in zip(steps.tolist(), means[0].tolist(), strict=True)]
+    costs, end = final_points(curves, datapoints), _end(curves)
+    objectives = None if objective.is_standard else objective(curves)
+    out = []
+    for row, curve in enumerate(_adaptation(curves)):
+        length = int(np.flatnonzero(np.isfinite(curve)).max(initial=-1)) + 1
+        steps, (means,) = _means(curve[None, :length], bounds.block(len(curve)))
+        adaptation = zip(steps.tolist(), means.tolist(), strict=True)
+        points = [Point(ADAPTATION, k * batch_size, value, end) for k, value in adaptation]
+        if objectives is not None:
+            points += _finite(Point(OBJECTIVE, 0, float(objectives[row]), end))
+        out.append(points + costs)
+    return out
 
 
 def configuration_points(

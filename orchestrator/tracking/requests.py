@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,30 +19,71 @@ ENTITIES_PER_CALL = 1_000
 ENTRIES_PER_CALL = 100
 """MLflow's limit for parameters, and for tags."""
 RUNS_PER_CALL = 1_000
+RUNS_PER_TRANSACTION = 100
 TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
+_RUN_NAME, _USER = "mlflow.runName", "mlflow.user"
+_OF_A_POINT = ("step", "value", "timestamp", "is_nan")
+_POINT_COLUMNS = {"run_uuid", "key", *_OF_A_POINT}
+_COLUMNS = {
+    "SqlRun": {
+        *("run_uuid", "name", "source_type", "source_name", "entry_point_name", "user_id", "status", "start_time"),
+        *("end_time", "deleted_time", "source_version", "lifecycle_stage", "artifact_uri", "experiment_id"),
+    },
+    "SqlMetric": _POINT_COLUMNS,
+    "SqlLatestMetric": _POINT_COLUMNS,
+    "SqlParam": {"run_uuid", "key", "value"},
+    "SqlTag": {"run_uuid", "key", "value"},
+}
+"""MLflow's class of a table → the columns that `_Database` writes."""
+
+
+@dataclass(frozen=True)
+class _NewRun:
+    """A run that is still to be created."""
+
+    experiment: str
+    name: str
+    start_ms: int
 
 
 @dataclass
 class _Unsent:
     """What is still to be written to one run."""
 
+    created: _NewRun | None = None
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
+    status: str = ""
+    end_ms: int | None = None
 
 
 class RunBatches:
-    """Collects points, parameters and tags of runs, and writes them together.
+    """Collects new runs and points, parameters, tags and statuses of runs, and writes them together.
 
-    They are written by `flush`, or before a run's status is set: a call costs as much as eighty points. Not
-    thread-safe.
+    They are written by `flush`: to a server in a few calls for each run, since a call costs as much as eighty points;
+    to a database in one transaction for all runs. Not thread-safe.
     """
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self._database = _Database.of(client)
         self._unsent: defaultdict[str, _Unsent] = defaultdict(_Unsent)
         self._untouched: set[str] = set()  # runs that this process created and that have no point yet
         self._running: set[str] = set()
+
+    def create(self, experiment: str, name: str, tags: Mapping[str, str], start_ms: int | None = None) -> str:
+        """Create a run with the status RUNNING, in a database with the next `flush`. Returns its id."""
+        tags, start_ms = cut(tags), start_ms or time.time_ns() // 1_000_000
+        if self._database is None:
+            run = self._client.create_run(experiment, start_time=start_ms, run_name=name, tags=tags)
+            run_id = str(run.info.run_id)
+        else:
+            run_id = uuid.uuid4().hex
+            self._unsent[run_id] = _Unsent(_NewRun(experiment, name, start_ms), tags=tags)
+        self._untouched.add(run_id)
+        self._running.add(run_id)
+        return run_id
 
     def send(self, run_id: str, points: Iterable[Point], has: Collection[tuple[str, int]] = ()) -> None:
         """Add points to a run, without those that it `has`."""
@@ -55,30 +98,236 @@ class RunBatches:
         self._unsent[run_id].params |= {key: value[:PARAM_LENGTH] for key, value in params.items()}
 
     def set_status(self, run_id: str, status: str, end_ms: int | None = None) -> None:
-        """Write what was collected for a run, and set its status: RUNNING, FINISHED, FAILED or KILLED."""
-        self._flush(run_id)
+        """Set the status of a run, after everything else of it: RUNNING, FINISHED, FAILED or KILLED."""
+        unsent = self._unsent[run_id]
+        unsent.status = status
         if status == "RUNNING":
-            self._client.update_run(run_id, status="RUNNING")
             self._running.add(run_id)
         else:
             self._running.discard(run_id)
-            self._client.set_terminated(run_id, status, end_ms or time.time_ns() // 1_000_000)
+            unsent.end_ms = end_ms or time.time_ns() // 1_000_000
 
     def flush(self) -> None:
         """Write everything that was collected."""
-        for run_id in list(self._unsent):
-            self._flush(run_id)
+        self._flush(list(self._unsent))
 
     def discard(self) -> None:
         """After a failure, drop what was collected and everything that is assumed about MLflow's content."""
         for cache in (self._unsent, self._untouched, self._running):
             cache.clear()
 
-    def _flush(self, run_id: str) -> None:
-        unsent = self._unsent.pop(run_id, _Unsent())
-        if unsent.points:
-            self._untouched.discard(run_id)
-        write(self._client, run_id, unsent.points, unsent.params, unsent.tags)
+    def _flush(self, run_ids: Sequence[str]) -> None:
+        """Write what was collected for these runs."""
+        for first in range(0, len(run_ids), RUNS_PER_TRANSACTION):
+            chosen = run_ids[first : first + RUNS_PER_TRANSACTION]
+            batch = {run_id: self._unsent.pop(run_id) for run_id in chosen if run_id in self._unsent}
+            self._untouched -= {run_id for run_id, unsent in batch.items() if unsent.points}
+            if self._database is not None:
+                self._database.write(batch)
+                continue
+            for run_id, unsent in batch.items():
+                write(self._client, run_id, unsent.points, unsent.params, unsent.tags)
+                if unsent.status == "RUNNING":
+                    self._client.update_run(run_id, status="RUNNING")
+                elif unsent.status:
+                    self._client.set_terminated(run_id, unsent.status, unsent.end_ms)
+
+
+class _Database:
+    """Writes to the tables of MLflow's store with one statement for all rows of a table.
+
+    The store itself creates an object of SQLAlchemy for each point, and needs several transactions for each run. Rows,
+    checks and rules (which point is a metric's latest) are those of `SqlAlchemyStore.log_batch`.
+    """
+
+    def __init__(self, store: Any, tables: Mapping[str, Any]) -> None:
+        self._store = store
+        self._runs, self._points, self._latest = tables["SqlRun"], tables["SqlMetric"], tables["SqlLatestMetric"]
+        self._params, self._tags = tables["SqlParam"], tables["SqlTag"]
+        self._checked: set[str] = set()  # names of metrics
+        self._artifacts: dict[str, str] = {}  # experiment → the folder of its artifacts
+
+    @classmethod
+    def of(cls, client: Any) -> _Database | None:
+        """The database of this client; None for a server, and for a version of MLflow with other columns."""
+        from mlflow.store.tracking.dbmodels import models
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        store = client._tracking_client.store
+        tables = {name: getattr(models, name).__table__ for name in _COLUMNS}
+        if type(store) is not SqlAlchemyStore:
+            return None
+        same = all({column.name for column in tables[name].columns} == columns for name, columns in _COLUMNS.items())
+        return cls(store, tables) if same else None
+
+    def write(self, batch: Mapping[str, _Unsent]) -> None:
+        """Write what was collected for each of these runs, in one transaction.
+
+        Raises:
+            MlflowException: nothing was written: MLflow refuses a name, a run is deleted, or the database fails.
+        """
+        new = {run_id: unsent.created for run_id, unsent in batch.items() if unsent.created is not None}
+        old = [run_id for run_id in batch if run_id not in new]
+        runs = [self._row_of_run(run_id, created, batch[run_id].tags) for run_id, created in new.items()]
+        points = self._rows_of_points(batch)
+        with self._store.ManagedSessionMaker(read_only=False) as session:
+            if old:
+                self._check_active(session, old)
+            _insert(session, self._runs, runs)
+            self._write_tags(session, batch, old)
+            self._write_params(session, batch, old)
+            _insert(session, self._points, points)
+            self._write_latest(session, points, old)
+            named = {run_id: batch[run_id].tags[_RUN_NAME] for run_id in old if _RUN_NAME in batch[run_id].tags}
+            _update(session, self._runs, {(run_id,): {"name": name} for run_id, name in named.items()})
+            running = {run_id: unsent for run_id, unsent in batch.items() if unsent.status == "RUNNING"}
+            ended = {run_id: unsent for run_id, unsent in batch.items() if unsent.status and run_id not in running}
+            _update(session, self._runs, {(run_id,): {"status": "RUNNING"} for run_id in running})
+            ends = {(run_id,): {"status": each.status, "end_time": each.end_ms} for run_id, each in ended.items()}
+            _update(session, self._runs, ends)
+
+    def _row_of_run(self, run_id: str, new: _NewRun, tags: Mapping[str, str]) -> dict[str, Any]:
+        from mlflow.utils.uri import append_to_uri_path
+
+        if new.experiment not in self._artifacts:
+            self._artifacts[new.experiment] = self._store.get_experiment(new.experiment).artifact_location
+        artifacts = append_to_uri_path(self._artifacts[new.experiment], run_id, self._store.ARTIFACTS_FOLDER_NAME)
+        return {
+            "run_uuid": run_id,
+            "name": new.name,
+            "source_type": "UNKNOWN",
+            "source_name": "",
+            "entry_point_name": "",
+            "user_id": tags.get(_USER, "unknown"),
+            "status": "RUNNING",
+            "start_time": new.start_ms,
+            "end_time": None,
+            "deleted_time": None,
+            "source_version": "",
+            "lifecycle_stage": "active",
+            "artifact_uri": artifacts,
+            "experiment_id": int(new.experiment),
+        }
+
+    def _rows_of_points(self, batch: Mapping[str, _Unsent]) -> list[dict[str, Any]]:
+        from mlflow.utils.validation import _validate_metric
+
+        rows = []
+        for run_id, unsent in batch.items():
+            for name, step, value, time_ms in dict.fromkeys(unsent.points):
+                if name not in self._checked:
+                    _validate_metric(name, value, time_ms, step)
+                    self._checked.add(name)
+                is_nan = False
+                if not math.isfinite(value):
+                    is_nan, value = self._store.sanitize_metric_value(value)
+                rows.append(
+                    {
+                        "run_uuid": run_id,
+                        "key": name,
+                        "step": step,
+                        "value": value,
+                        "timestamp": time_ms,
+                        "is_nan": is_nan,
+                    }
+                )
+        return rows
+
+    def _check_active(self, session: Any, run_ids: Sequence[str]) -> None:
+        runs = self._runs.c
+        stages = dict(_rows(session, (runs.run_uuid, runs.lifecycle_stage), runs.run_uuid.in_(run_ids)))
+        for run_id in run_ids:
+            if stages.get(run_id) != "active":
+                self._store._check_run_is_active(self._store._get_run(session, run_id))  # raises MLflow's error
+
+    def _write_params(self, session: Any, batch: Mapping[str, _Unsent], old: Sequence[str]) -> None:
+        from mlflow.exceptions import MlflowException
+        from mlflow.utils.validation import _validate_param
+
+        params, old = self._params.c, [run_id for run_id in old if batch[run_id].params]
+        existing = {
+            (run_id, key): value
+            for run_id, key, value in _rows(
+                session, (params.run_uuid, params.key, params.value), params.run_uuid.in_(old), bool(old)
+            )
+        }
+        rows = []
+        for run_id, unsent in batch.items():
+            for key, text in unsent.params.items():
+                value = _validate_param(key, text).value
+                if existing.get((run_id, key), value) != value:
+                    earlier = existing[run_id, key]
+                    raise MlflowException(f"run {run_id}: parameter {key} is {earlier!r} and cannot become {value!r}")
+                if (run_id, key) not in existing:
+                    rows.append({"run_uuid": run_id, "key": key, "value": value})
+        _insert(session, self._params, rows)
+
+    def _write_tags(self, session: Any, batch: Mapping[str, _Unsent], old: Sequence[str]) -> None:
+        from mlflow.utils.validation import _validate_tag
+
+        tags, old = self._tags.c, [run_id for run_id in old if batch[run_id].tags]
+        existing = set(map(tuple, _rows(session, (tags.run_uuid, tags.key), tags.run_uuid.in_(old), bool(old))))
+        rows, changed = [], {}
+        for run_id, unsent in batch.items():
+            named = {} if unsent.created is None else {_RUN_NAME: unsent.created.name}
+            for key, text in {**unsent.tags, **named}.items():
+                value = _validate_tag(key, text).value
+                if (run_id, key) in existing:
+                    changed[run_id, key] = {"value": value}
+                else:
+                    rows.append({"run_uuid": run_id, "key": key, "value": value})
+        _insert(session, self._tags, rows)
+        _update(session, self._tags, changed)
+
+    def _write_latest(self, session: Any, points: Sequence[Mapping[str, Any]], old: Sequence[str]) -> None:
+        """Set each metric's latest point, which is the greatest by step, time and value."""
+        newest: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for row in points:
+            key = row["run_uuid"], row["key"]
+            if key not in newest or _age(newest[key]) < _age(row):
+                newest[key] = row
+        latest, old = self._latest, sorted({run_id for run_id, _ in newest}.intersection(old))
+        columns = (latest.c.run_uuid, latest.c.key, latest.c.step, latest.c.timestamp, latest.c.value)
+        existing = {
+            (run_id, key): age for run_id, key, *age in _rows(session, columns, latest.c.run_uuid.in_(old), bool(old))
+        }
+        _insert(session, latest, [row for key, row in newest.items() if key not in existing])
+        newer = {key: row for key, row in newest.items() if key in existing and tuple(existing[key]) < _age(row)}
+        _update(session, latest, {key: {name: row[name] for name in _OF_A_POINT} for key, row in newer.items()})
+
+
+def _age(row: Mapping[str, Any]) -> tuple[int, int, float]:
+    return row["step"], row["timestamp"], row["value"]
+
+
+def _rows(session: Any, columns: Sequence[Any], condition: Any, needed: bool = True) -> Sequence[Any]:
+    """The rows for which the condition holds; none, without a query, unless they are `needed`."""
+    from sqlalchemy import select
+
+    return session.execute(select(*columns).where(condition)).all() if needed else ()
+
+
+def _insert(session: Any, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        session.execute(table.insert(), rows)
+
+
+def _update(session: Any, table: Any, rows: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Set columns of rows: (run, key) or (run,) → column → value, with the same columns for each."""
+    from sqlalchemy import bindparam
+
+    if not rows:
+        return
+    (first, columns), *_ = rows.items()
+    keys = ("run_uuid", "key")[: len(first)]
+    statement = table.update().where(*(table.c[key] == bindparam(f"of_{key}") for key in keys))
+    statement = statement.values({name: bindparam(f"new_{name}") for name in columns})
+    bound = [
+        {f"of_{key}": part for key, part in zip(keys, row, strict=True)}
+        | {f"new_{name}": value for name, value in values.items()}
+        for row, values in rows.items()
+    ]
+    session.connection().execute(statement, bound)
 
 
 def write(

@@ -142,18 +142,19 @@ class RunTree(RunBatches):
         name, identity = self._plan.name, ownership.tags(self._plan.resolved)
         run = ownership.sweep_run(self._client, self._experiment, name)
         if run is None:
-            tags = cut({"foml.kind": "sweep", "foml.sweep": name, RUN_KEY: self._key, **identity})
-            run = self._client.create_run(self._experiment, start_time=started_ms, run_name=run_name(name), tags=tags)
-        ownership.check_tags("tracking", run.data.tags, self._plan.resolved)
-        run_id = str(run.info.run_id)
-        self.set_status(run_id, "RUNNING")
+            tags = {"foml.kind": "sweep", "foml.sweep": name, RUN_KEY: self._key, **identity}
+            run_id = self.create(self._experiment, run_name(name), tags, started_ms)
+        else:
+            ownership.check_tags("tracking", run.data.tags, self._plan.resolved)
+            run_id = str(run.info.run_id)
+            self.set_status(run_id, "RUNNING")
         objective = self._plan.resolved["objective"]
         tags = {"foml.objective": ObjectiveMetric.of(objective, 1).name, "foml.mode": objective["mode"], **identity}
         self.tag(run_id, {**provenance, **tags, f"{INTERNAL}sweep_hash": digest(self._plan.resolved, 12)})
         self.tag(run_id, sweep_tags(self._plan.resolved))
-        missing = sweep_parameters(self._plan.resolved)
-        self.set_params(run_id, {key: value for key, value in missing.items() if key not in run.data.params})
-        self._metrics_of_sweep = dict(run.data.metrics)
+        params, existing = sweep_parameters(self._plan.resolved), {} if run is None else run.data.params
+        self.set_params(run_id, {key: value for key, value in params.items() if key not in existing})
+        self._metrics_of_sweep = {} if run is None else dict(run.data.metrics)
         self.flush()
         self._client.log_dict(run_id, self._plan.resolved, "sweep.json")
         return run_id
@@ -207,12 +208,9 @@ class RunTree(RunBatches):
             run = None
         if run is None:
             tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id, "foml.seeds": seeds}
-            tags |= cut(self._provenance | self._label_and_position(configuration))
+            tags |= self._provenance | self._label_and_position(configuration)
             tags |= {} if self.seed_runs else {SEED_FATES: "[]"}
-            name = run_name(configuration.label)
-            run_id = str(self._client.create_run(self._experiment, run_name=name, tags=tags).info.run_id)
-            self._untouched.add(run_id)
-            self._running.add(run_id)
+            run_id = self.create(self._experiment, run_name(configuration.label), tags)
         else:
             run_id = str(run.info.run_id)
             self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, REMOVED: "", **self._provenance})
@@ -222,6 +220,7 @@ class RunTree(RunBatches):
             if not self.seed_runs or run.data.tags.get(SEED_FATES):
                 self.tag(run_id, {SEED_FATES: "" if self.seed_runs else "[]"})
         self.set_params(run_id, parameters(configuration))
+        self._flush([run_id])
         self._client.log_dict(run_id, self._described(configuration), CONFIGURATION_FILE)
         planned = {self._seed_key(trial, seed) for trial in self._trials(configuration) for seed in trial.seeds}
         for seed_key, seed_run in runs.items():
@@ -255,17 +254,16 @@ class RunTree(RunBatches):
             run = runs.get(key)
             if run is None:
                 tags = self._tags("seed", key, trial.configuration) | {PARENT: parent, "foml.seed": str(seed)}
-                tags |= cut(self._provenance)
                 name = run_name(trial.configuration.label, seed)
-                run = self._client.create_run(self._experiment, start_time=started_ms, run_name=name, tags=tags)
-            seed_run = OpenRun(str(run.info.run_id), self.points_of(run))
-            self.set_params(seed_run.run_id, {**parameters(trial.configuration), "seed": str(seed)})
-            if run.info.status != "RUNNING":
-                self.set_status(seed_run.run_id, "RUNNING")
-            if key in runs:
+                seed_run = OpenRun(self.create(self._experiment, name, tags | self._provenance, started_ms))
+            else:
+                seed_run = OpenRun(str(run.info.run_id), self.points_of(run))
                 self.tag(seed_run.run_id, self._provenance)
-            if run.data.tags.get(STOPPED_AT):
-                self.tag(seed_run.run_id, {STOPPED_AT: ""})
+                if run.info.status != "RUNNING":
+                    self.set_status(seed_run.run_id, "RUNNING")
+                if run.data.tags.get(STOPPED_AT):
+                    self.tag(seed_run.run_id, {STOPPED_AT: ""})
+            self.set_params(seed_run.run_id, {**parameters(trial.configuration), "seed": str(seed)})
             out.append(seed_run)
         if parent not in self._running:
             self.set_status(parent, "RUNNING")
@@ -308,23 +306,28 @@ class RunTree(RunBatches):
     def keep_tables(
         self, run_id: str, frames: Mapping[str, pd.DataFrame], tags: Mapping[str, str] | None = None
     ) -> None:
-        """Write everything else that was collected for a run, then store tables with it as `tables.keep` does."""
-        self._flush(run_id)
+        """Write everything else that was collected, then store tables with a run as `tables.keep` does."""
+        self.flush()
         tables.keep(self._client, run_id, frames, cut(tags or {}))
 
     def complete(self, configuration: Configuration) -> None:
-        """Mark a configuration as complete, which must be the last write to its run."""
+        """Mark a configuration as complete, which must be the last write to its run and those of its seeds."""
         run_id = self.configuration(configuration)
+        self.flush()
         self.tag(run_id, {COMPLETE_FOR: self._seeds(configuration)})
         self.set_status(run_id, "FINISHED")
+        self.flush()
 
     def end(self, status: str, of_configurations: Mapping[str, str]) -> None:
         """End the runs that are still RUNNING: configurations as given by hash, seeds as KILLED, last the sweep."""
+        self.flush()
         for run in self._below("attributes.status = 'RUNNING'"):
             tags = run.data.tags
             of_configuration = of_configurations.get(tags[CONFIGURATION], "KILLED")
             self.set_status(run.info.run_id, of_configuration if tags["foml.kind"] == "configuration" else "KILLED")
+        self.flush()
         self.set_status(self.parent_id, status)
+        self.flush()
 
     def summarise(self, values: Mapping[str, float]) -> None:
         """Set metrics of the sweep's run."""
@@ -344,10 +347,12 @@ class RunTree(RunBatches):
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
         """Store a file with a run."""
+        self._flush([run_id])
         self._client.log_artifact(run_id, str(file), folder)
 
     def texts(self, run_id: str, files: Mapping[str, str]) -> None:
         """Store texts with a run, path → text."""
+        self._flush([run_id])
         for path, text in files.items():
             self._client.log_text(run_id, text, path)
 

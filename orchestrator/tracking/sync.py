@@ -80,6 +80,7 @@ class SweepSync:
         self._complete: set[str] = set()
         self._objectives: dict[str, float] = {}  # of complete configurations, by hash
         self._tracked: dict[str, TrackedTrial] = {}
+        self._chunks: dict[str, Any] = {}  # trial → its chunk file, in one call of `bring_up_to_date`
 
     def trial(self, key: str) -> TrackedTrial:
         """A trial of the plan, to which a search may have added it since."""
@@ -149,9 +150,11 @@ class SweepSync:
     def bring_up_to_date(self, key: str) -> None:
         """Send everything of a trial that MLflow does not have, and its status if it has ended."""
         tracked = self.trial(key)
+        self._chunks.clear()
         if tracked.status:
             self._settle(tracked)
             self.open().flush()
+            self._chunks.clear()
         else:
             self._open_runs(tracked)
             self._fill(tracked)
@@ -205,11 +208,20 @@ class SweepSync:
     def _curves(self, tracked: TrackedTrial) -> Curves:
         return Curves(list(tracked.trial.seeds)) if tracked.curves is None else tracked.curves
 
-    def _stored(self, tracked: TrackedTrial) -> Curves | None:
-        """The curves of the newest chunk file, if there is one."""
+    def _newest(self, tracked: TrackedTrial) -> Any:
+        """The newest chunk file, or None; that of a trial that has ended is read once while it is settled."""
         from orchestrator.storage import chunk_files  # imports torch
 
-        chunk = chunk_files.newest(self._folder(tracked))
+        key = tracked.trial.key
+        if not tracked.status:
+            return chunk_files.newest(self._folder(tracked))
+        if key not in self._chunks:
+            self._chunks[key] = chunk_files.newest(self._folder(tracked))
+        return self._chunks[key]
+
+    def _stored(self, tracked: TrackedTrial) -> Curves | None:
+        """The curves of the newest chunk file, if there is one."""
+        chunk = self._newest(tracked)
         return None if chunk is None else chunk.curves
 
     def _fill(self, tracked: TrackedTrial) -> None:
@@ -245,6 +257,7 @@ class SweepSync:
                 self._objectives[configuration.hash] = run.data.metrics.get(OBJECTIVE, math.nan)
             elif tracked.status != "KILLED" or self._started(tracked):
                 self._end_seeds(tracked, tree)
+            tree.flush()
             tracked.settled = True
             tracked.open_runs = tracked.curves = None
         self._settle_configuration(tracked.trial.configuration)
@@ -284,23 +297,11 @@ class SweepSync:
         self, tracked: TrackedTrial, bounds: Bounds = WHOLE
     ) -> tuple[Curves, list[list[tracking_points.Point]]]:
         """A finished trial's curves, and for each of its seeds the points that exist only at the end."""
-        from orchestrator.storage import chunk_files
-
-        chunk = chunk_files.newest(self._folder(tracked))
+        chunk = self._newest(tracked)
         if chunk is None or not chunk.finished:
             raise ValueError(f"no chunk file in {self._folder(tracked)} is of a finished trial")
-        curves, size = chunk.curves, tracked.trial.configuration.batch_size
-        costs = tracking_points.final_points(curves, int(chunk.state["position"]))
-        seeds = range(len(curves.seeds))
-        objective = self._objective(size)
-        return curves, [
-            [
-                *tracking_points.adaptation_points(curves, row, size, bounds),
-                *tracking_points.objective_points(curves, row, objective),
-                *costs,
-            ]
-            for row in seeds
-        ]
+        size, datapoints = tracked.trial.configuration.batch_size, int(chunk.state["position"])
+        return chunk.curves, tracking_points.end_points(chunk.curves, datapoints, self._objective(size), size, bounds)
 
     def _objective(self, batch_size: int) -> ObjectiveMetric:
         return ObjectiveMetric.of(self._plan.resolved["objective"], batch_size)

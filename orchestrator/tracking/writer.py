@@ -29,7 +29,7 @@ __all__ = ["TrackingError", "TrackingProblem", "Writer", "forget", "prepare"]
 
 RETRY_S = 10.0
 PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
-"""Bounds of the pause between two writes of a trial: a call to MLflow costs as much as eighty points in it."""
+"""Bounds of the pause between two writes of a trial: a call to a server costs as much as eighty points in it."""
 SHARE = 0.2
 """The most of the thread's time for trials that run; with more of them pauses are longer, and calls fewer."""
 _SWEEP = ""  # the key of the sweep itself, among those of trials

@@ -122,16 +122,17 @@ def test_parameters_and_tags_are_not_lost_when_the_database_fails(sweep, trackin
 
 FEED = """
 import os, pickle, signal, sys, time
-from mlflow import MlflowClient
+from orchestrator.tracking import requests
 from orchestrator.tracking.writer import Writer
 uri, experiment, plan, root, slices = pickle.load(open(sys.argv[1], "rb"))
-sent, send = [], MlflowClient.log_batch
-def counted(client, run_id, metrics=(), **more):
-    send(client, run_id, metrics=metrics, **more)
-    sent.extend(metrics)
-    if "die" in sys.argv and len(sent) >= 500:
-        os.kill(os.getpid(), signal.SIGKILL)
-MlflowClient.log_batch = counted
+sent, insert = [], requests._insert
+def counted(session, table, rows):
+    insert(session, table, rows)
+    if table.name == "metrics":
+        if "die" in sys.argv and len(sent) >= 500:
+            os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a transaction
+        sent.extend(rows)
+requests._insert = counted
 writer = Writer(uri, experiment, plan, root, {}, 1)
 writer.start()
 first = slices[0][0]
@@ -142,6 +143,8 @@ for key, part in slices:
         print("in the middle", flush=True)
         sys.stdin.readline()
     writer.results(key, part)
+    if "die" in sys.argv:
+        writer.drain()
 print(writer.drain(), flush=True)
 if "close" in sys.argv:
     for trial in plan.trials:
@@ -154,7 +157,7 @@ def in_another_process(tmp_path: Path, uri, sweep, slices, *words: str) -> subpr
     """A writer of these slices in its own process, which pauses after the first trial until it reads a line.
 
     Args:
-        words: `die`: it kills itself after some points; `close`: it ends the sweep.
+        words: `die`: it kills itself before a transaction with more points is complete; `close`: it ends the sweep.
     """
     file = tmp_path / f"{time.monotonic_ns()}.pickle"
     file.write_bytes(pickle.dumps((uri, "experiment", sweep.plan, sweep.root, slices)))
