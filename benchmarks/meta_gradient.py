@@ -7,8 +7,6 @@
 separate process. Before that, the meta-gradients are compared, and the run ends if they are not equal.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import subprocess

@@ -5,8 +5,6 @@ through K steps, and Adam's step on θ. Ours has stored its data of the steps be
 as these libraries are normally used. Imports `higher` and `torchopt` only where they are needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec

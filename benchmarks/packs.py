@@ -9,8 +9,6 @@ configuration, one after another; the peers `higher` and `torchopt` take FOML's 
 without a prediction and without batch handling. Pictures are noise: the content does not change the cost.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import time

@@ -8,8 +8,6 @@ this table shows how many. Pictures are noise: the content does not change the c
 task get an end of task every nine batches, whose time is divided among the batches.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -5,8 +5,6 @@ the first batch. The clock starts before the interpreter and ends with the first
 as for every sweep except the first. Goal: 15 s on two idle cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

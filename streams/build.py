@@ -28,7 +28,7 @@ from streams.store.task_store import TaskStore
 MOST_SEEDS = 10_000
 
 
-def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progress | None = None) -> TaskStore:
+def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progress = silent) -> TaskStore:
     """Build a store, or add missing seeds to an existing one.
 
     The images of an existing store stay, and the recipe's `data` is not read again, only required to exist.
@@ -49,7 +49,6 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     """
     requested = _checked_seeds(seeds)
     folder = Path(out).expanduser().absolute()
-    report = silent if progress is None else progress
     existed = (folder / manifests.NAME).is_file()
     faults = option_faults(recipe) + ([] if existed else recipe.check_locations())
     if faults:
@@ -65,12 +64,12 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
         with locked(folder):
             remove_unfinished(folder)
             if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-                _build_new(recipe, requested, folder, report)
+                _build_new(recipe, requested, folder, progress)
                 store = _open(recipe, folder)
             else:
                 store = _open(recipe, folder)
                 _print(recipe, recipe.remarks(store.images))
-            _add_seeds(recipe, store, [seed for seed in requested if seed not in store.seeds], report)
+            _add_seeds(recipe, store, [seed for seed in requested if seed not in store.seeds], progress)
     except MemoryError as error:
         remedy = "lower the size of images or the number of tasks and datapoints, or use fewer images"
         raise SourceError(
@@ -85,7 +84,7 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     return TaskStore.open(folder)
 
 
-def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress | None = None) -> TaskStore:
+def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress = silent) -> TaskStore:
     """The recipe's store in the cache folder (`$FOML_CACHE` or `~/.cache/foml-orchestrator`), built on the first call.
 
     Several processes may call it simultaneously: one builds, the others wait and map the result.
@@ -104,7 +103,7 @@ def from_dataset(
     seeds: Iterable[int] = (0,),
     pairs: bool = False,
     class_names: Sequence[str] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     **options: Any,
 ) -> TaskStore:
     """Build a store of the recipe `images`, or `image_pairs`, from a data set in Python.

@@ -1,7 +1,5 @@
 """What Tune calls in the driver: for the next trial, with each result, and to know whether a trial must stop."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections import Counter

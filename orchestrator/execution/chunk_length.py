@@ -1,7 +1,5 @@
 """The length of a chunk: a fixed number of batches, or about ten seconds at the measured pace."""
 
-from __future__ import annotations
-
 from orchestrator.config.schema import AUTO_CHUNK
 
 SECONDS = 10.0

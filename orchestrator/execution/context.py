@@ -1,7 +1,5 @@
 """The parts of a running sweep that are passed around together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from orchestrator.config.schema import Sweep

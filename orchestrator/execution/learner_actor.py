@@ -3,8 +3,6 @@
 What a stream gives is in `streams`; what a trial does is in `orchestrator.protocol.online`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The nodes of the Ray that this process is connected to, and those that the cluster's file promises."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

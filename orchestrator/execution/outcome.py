@@ -1,7 +1,5 @@
 """How the trials of a plan ended."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, field
 

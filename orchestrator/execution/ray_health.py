@@ -4,8 +4,6 @@ Without its control service (GCS), calls into Ray do not return; after a while R
 runs stay RUNNING. Without its raylet, a local Ray starts no more actors, and Tune waits for them forever.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import socket

@@ -1,7 +1,5 @@
 """Starts Ray, or connects to it, without losing signals; the resources of the cluster that results."""
 
-from __future__ import annotations
-
 import math
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Runs the trials of a queue under Ray Tune."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

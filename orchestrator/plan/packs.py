@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 from orchestrator.config.schedulers import RunAll
 from orchestrator.config.schema import AUTO_PACK, Sweep
@@ -24,18 +25,7 @@ def kind(trial: Trial) -> str | None:
         return None
     changeable = registry.learner_class(configuration.learner).changeable
     options = {key: value for key, value in configuration.options.items() if key not in changeable}
-    return canonical(
-        [
-            configuration.learner,
-            options,
-            configuration.network,
-            configuration.batch_size,
-            configuration.stream,
-            configuration.evaluate_past,
-            configuration.start,
-            list(trial.seeds),
-        ]
-    )
+    return canonical([asdict(replace(configuration, options=options, label="")), list(trial.seeds)])
 
 
 def limit(sweep: Sweep, trial: Trial, trials: int, slots: int) -> int:

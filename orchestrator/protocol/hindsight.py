@@ -3,7 +3,6 @@
 All learners of a sweep share one reference, which depends only on the stream and the seed.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from orchestrator.errors import OrchestratorError
 from orchestrator.protocol.batches import batch_of, score
 from orchestrator.protocol.online import HELD_OUT_BATCH, image_table
 from orchestrator.protocol.source import StackedDatapoints, StoreSource
+from streams.recipe import Progress, silent
 from streams.schedule import Schedule
 from streams.store.task_store import TaskStore
 
@@ -31,7 +31,7 @@ def reference(
     schedule: Schedule,
     batch_size: int,
     epochs: int = EPOCHS,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> pd.DataFrame:
     """The reference's mean loss on each task's datapoints after it was fitted to them.
 
@@ -69,8 +69,7 @@ def reference(
         loss = _mean_loss(model, images, points)
         last = -(-stop // batch_size) - 1
         rows += [(seed, task, last, float(value)) for seed, value in zip(seeds, loss, strict=True)]
-        if progress is not None:
-            progress("fitting in hindsight", task + 1, len(ends))
+        progress("fitting in hindsight", task + 1, len(ends))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

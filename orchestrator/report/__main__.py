@@ -4,8 +4,6 @@ The report is made from the content of MLflow, also while the sweep runs. Every 
 t-interval. A configuration with a diverged or missing seed is shown with a note, and cannot be the best one.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

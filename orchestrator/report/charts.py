@@ -5,8 +5,6 @@ colour. Of many configurations, only the best of each learner has a colour and t
 are compared (an ablation), all have colours in that panel only, which then needs a legend.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

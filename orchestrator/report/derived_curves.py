@@ -1,7 +1,5 @@
 """Curves that are computed from the measured ones after a sweep is read from MLflow."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """The report's charts as image files, readable in print and by the colour-blind."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Collection, Sequence

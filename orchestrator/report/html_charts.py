@@ -4,8 +4,6 @@ Each series in colour has glyphs of its own. Grey series, which may be hundreds,
 for their points: a model for each of them would take longer to create, and to load, than the trials of a small sweep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ A population member is not a constant configuration: its values change, and afte
 state.
 """
 
-from __future__ import annotations
-
 import logging
 import shlex
 from collections.abc import Mapping, Sequence

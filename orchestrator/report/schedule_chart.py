@@ -1,7 +1,5 @@
 """The chart of a population's schedule: each member's values over time, and where it copied another member."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The comparison of two sweeps, or of a sweep with its earlier version, paired by configuration and by seed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

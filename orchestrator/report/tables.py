@@ -1,7 +1,5 @@
 """The table of a comparison: its columns, and their form as text, Markdown for MLflow, HTML cells, and LaTeX."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

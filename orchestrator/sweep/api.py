@@ -56,18 +56,14 @@ def run_sweep(
 
 def checked_sweep(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
     """The checked sweep that these arguments of `run_sweep` describe."""
-    return with_starts(_checked(sweep, overrides, resume))
-
-
-def _checked(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
     if resume is not None:
         if sweep is not None:
             rule = f"resume={resume!r} takes the sweep from its folder"
             raise ConfigError(fault("run_sweep", "sweep", rule, "a sweep beside it", "leave one of the two out"))
-        return _earlier_sweep(resume, overrides)
-    if not isinstance(sweep, Mapping):
-        return load_sweep(sweep, overrides)
-    return check_sweep(overridden(sweep, overrides))
+        return with_starts(_earlier_sweep(resume, overrides))
+    if isinstance(sweep, Mapping):
+        return with_starts(check_sweep(overridden(sweep, overrides)))
+    return with_starts(load_sweep(sweep, overrides))
 
 
 def _earlier_sweep(name: str, overrides: Sequence[str]) -> Sweep:

@@ -1,7 +1,5 @@
 """The checkpoints of a learner: of a configuration's run in MLflow, or beside a checkpoint file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any

@@ -3,8 +3,6 @@
 MLflow is imported inside the functions: the import takes seconds, and reads settings from the environment.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import logging
@@ -89,7 +87,7 @@ def connect(uri: str) -> Any:
     # Otherwise MLflow logs a traceback of each database error that it raises.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     try:
-        with _quiet("mlflow"), _artifacts_of_the_default_experiment(path):
+        with _quiet(), _artifacts_of_the_default_experiment(path):
             client = MlflowClient(tracking_uri=uri)
             client.search_experiments(max_results=1)
     except Exception as error:
@@ -381,9 +379,9 @@ def _artifacts_of_the_default_experiment(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Suppress the messages about tables being created."""
-    logger = logging.getLogger(name)
+def _quiet() -> Iterator[None]:
+    """Suppress MLflow's messages about tables being created."""
+    logger = logging.getLogger("mlflow")
     before = logger.level
     logger.setLevel(logging.WARNING)
     try:

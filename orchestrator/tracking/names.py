@@ -1,7 +1,5 @@
 """Names of runs in MLflow, and configurations and seeds as text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any

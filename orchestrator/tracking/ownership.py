@@ -1,7 +1,5 @@
 """The run of a sweep in MLflow, found by name, and whether it belongs to the sweep of that name."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

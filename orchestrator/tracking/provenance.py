@@ -1,7 +1,5 @@
 """The origin of a result: code, versions, machine and command."""
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import os

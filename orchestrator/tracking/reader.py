@@ -1,7 +1,5 @@
 """Reading a sweep back from MLflow: `load_curves` for notebooks, `find_sweep` for the report."""
 
-from __future__ import annotations
-
 import logging
 import math
 import shlex

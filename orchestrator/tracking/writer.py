@@ -4,8 +4,6 @@ Trials never open MLflow. After any interruption the thread asks MLflow what it 
 newest chunk file.
 """
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading
@@ -122,7 +120,7 @@ class Writer:
         """Store a file of the sweep's folder, as it is when the thread reads it, with the sweep's run."""
         self._queue.put(partial(self._try, _SWEEP, partial(self._sync.keep, path)))
 
-    def drain(self, timeout: float | None = None) -> list[TrackingProblem]:
+    def drain(self) -> list[TrackingProblem]:
         """Wait until everything passed so far is written.
 
         Returns:
@@ -135,16 +133,14 @@ class Writer:
             done.set()
 
         self._queue.put(settle)
-        in_time = self._wait(done, timeout)
+        written = self._wait(done)
         problems = [*self._resolved, *map(TrackingProblem, self._behind.values())]
         self._resolved = []
-        if not in_time:
-            limit = "" if timeout is None else f" within {timeout:g} s"
-            line = f"tracking: not everything could be written to {masked(self._uri)}{limit}"
-            problems.append(TrackingProblem(line))
+        if not written:
+            problems.append(TrackingProblem(f"tracking: not everything could be written to {masked(self._uri)}"))
         return list(dict.fromkeys(problems))
 
-    def close(self, status: str, timeout: float | None = None) -> str:
+    def close(self, status: str) -> str:
         """Write everything, and end every run of the sweep that is still RUNNING, its own with `status`.
 
         Returns:
@@ -167,8 +163,8 @@ class Writer:
             done.set()
 
         self._queue.put(end)
-        if not self._wait(done, timeout):
-            outcome.append(TimeoutError("no answer in time"))
+        if not self._wait(done):
+            outcome.append(RuntimeError("its thread has ended"))
         self._queue.put(None)
         result = outcome[0]
         if isinstance(result, Exception):
@@ -195,11 +191,10 @@ class Writer:
 
         self._queue.put(note)
 
-    def _wait(self, done: threading.Event, timeout: float | None) -> bool:
+    def _wait(self, done: threading.Event) -> bool:
         """Wait for the thread, unless it has died. Returns whether `done` is set."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while not done.wait(0.2 if until is None else max(0.0, min(0.2, until - time.monotonic()))):
-            if (until is not None and time.monotonic() >= until) or not self._thread.is_alive():
+        while not done.wait(0.2):
+            if not self._thread.is_alive():
                 return done.is_set()
         return True
 

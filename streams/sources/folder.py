@@ -18,7 +18,6 @@ SPLIT_OF = {
 """The pool that a folder of the first level stands for, by its name in lower case."""
 _NO_CLASSES = frozenset({"__macosx", "__pycache__", "lost+found", "@eadir", "$recycle.bin", "#recycle"})
 _NO_CLASSES |= {"system volume information"}
-_REMEDY = "name a folder that holds a folder of images per class"
 
 
 class Names:
@@ -46,31 +45,20 @@ class Names:
             self.images.append(path.as_posix())
 
 
-def list_folder(data: str | None, given_split: bool = True, nested_classes: bool = False) -> Listing:
-    """List a folder that holds a folder of images per class.
+def list_names(root: Path, names: Names, given_split: bool, nested_classes: bool) -> Listing:
+    """List the images in a folder or an archive that holds a folder of images per class.
 
     Args:
-        data: the folder.
+        root: the folder or the archive.
+        names: what it holds (see `walk`).
         given_split: whether a first level of `train`, `val` and `test` (see `SPLIT_OF`) is the split.
         nested_classes: whether each folder with images is a class, whose name is its path; otherwise a class is a
             folder of the first level (below the split) with all that it holds.
 
     Raises:
-        SourceError: one line for every folder that cannot be read or occurs twice, or the folder holds no images.
-    """
-    root = Path(data or "").expanduser()
-    if data is None or not root.is_dir():
-        raise SourceError(fault(data, "data: must be a folder that exists", remedy=_REMEDY))
-    return list_names(root, walk(root), given_split, nested_classes)
-
-
-def list_names(root: Path, names: Names, given_split: bool, nested_classes: bool) -> Listing:
-    """List the images in a folder or an archive by their names (see `list_folder`).
-
-    Raises:
         SourceError: there is no image in a class folder.
     """
-    images, others, hidden, data = sorted(names.images), names.others, names.hidden, root
+    images, others, hidden = sorted(names.images), names.others, names.hidden
     loose = [file for file in images if "/" not in file]
     files = [file for file in images if "/" in file]
     tops = {file.partition("/")[0] for file in files}
@@ -83,13 +71,13 @@ def list_names(root: Path, names: Names, given_split: bool, nested_classes: bool
     if given_split and {TRAIN} <= pools <= set(SPLIT_OF.values()):
         if all(file.count("/") == 1 for file in files):
             rule = f"data: {', '.join(sorted(tops))} give the split and must hold a folder per class"
-            raise SourceError(fault(data, rule, remedy="set given_split=false if they are classes"))
+            raise SourceError(fault(root, rule, remedy="set given_split=false if they are classes"))
         loose += [file for file in files if file.count("/") == 1]
         files = [file for file in files if file.count("/") > 1]
         split = [SPLIT_OF[file.partition("/")[0].lower()] for file in files]
     if not files:
         rule = f"data: must hold folders with images ({' '.join(sorted(SUFFIXES))})"
-        raise SourceError(fault(data, rule, remedy="a folder per class, images in it"))
+        raise SourceError(fault(root, rule, remedy="a folder per class, images in it"))
     notices = _split_notice(files, split) + _left_out(len(loose), others, hidden)
     folders = [file.rpartition("/")[0].split("/")[split is not None :] for file in files]
     if not nested_classes and (nested := {"/".join(steps) for steps in folders if len(steps) > 1}):

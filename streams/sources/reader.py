@@ -10,7 +10,7 @@ from streams.sources.arrays import FILES as ARRAYS
 from streams.sources.arrays import list_arrays
 from streams.sources.decode import SUFFIXES
 from streams.sources.downloads import fingerprint
-from streams.sources.folder import list_folder, with_tasks
+from streams.sources.folder import list_names, walk, with_tasks
 from streams.sources.image_files import Listing
 from streams.sources.label_file import FILES, label_files, list_labelled
 from streams.sources.labels import Columns
@@ -26,7 +26,7 @@ def list_source(data: str | None, columns: Columns, given_split: bool = True, ne
         data: a file or a folder.
         columns: the columns of a table.
         given_split: whether the split of the source is used.
-        nested_classes: see `folder.list_folder`.
+        nested_classes: see `folder.list_names`.
 
     Raises:
         SourceError: one line for every fault; or the form is not known.
@@ -55,7 +55,7 @@ def list_source(data: str | None, columns: Columns, given_split: bool = True, ne
             return list_shards(root, columns, given_split)
         if suffix in ARRAYS:
             return list_arrays(path if suffix == ".npz" else root, given_split)
-    return list_folder(data, given_split, nested_classes)
+    return list_names(root, walk(root), given_split, nested_classes)
 
 
 def source_fingerprint(

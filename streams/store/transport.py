@@ -22,7 +22,7 @@ from streams.store.task_store import TaskStore
 _PIECE = 16 * 2**20
 
 
-def localise(address: str | Path, progress: Progress | None = None) -> Path:
+def localise(address: str | Path, progress: Progress = silent) -> Path:
     """The folder of a store on this node.
 
     A path is returned as it is. A store at an address such as `s3://bucket/store` or `file:///...` is copied into the
@@ -39,7 +39,7 @@ def localise(address: str | Path, progress: Progress | None = None) -> Path:
     """
     if not is_address(address):
         return Path(address).expanduser().absolute()
-    remote = _Remote(str(address), silent if progress is None else progress)
+    remote = _Remote(str(address), progress)
     folder = cache_folder() / "copies" / remote.hash()
     with locked(folder):
         remove_unfinished(folder)

@@ -12,7 +12,7 @@ from streams.recipe import TEST, TRAIN, Collected, Images
 from streams.sources.archive import list_archive
 from streams.sources.decode import Content
 from streams.sources.downloads import downloaded, fingerprint
-from streams.sources.folder import list_folder
+from streams.sources.folder import list_names, walk
 from streams.sources.image_files import Listing
 from streams.sources.mnist import IDX_SETS, mnist_fingerprint, mnist_paths, read_mnist
 from streams.sources.published.cifar import CIFAR10, CIFAR100, read_cifar
@@ -118,7 +118,7 @@ def _omniglot(data: str | None) -> Listing:
     parts, prefixes = [], []
     for name in OMNIGLOT:
         if (folder / name).is_dir():
-            parts.append(list_folder(str(folder / name), given_split=False, nested_classes=True))
+            parts.append(list_names(folder / name, walk(folder / name), given_split=False, nested_classes=True))
             prefixes.append(f"{name}/")
         elif (folder / f"{name}.zip").is_file():
             parts.append(list_archive(folder / f"{name}.zip", False, True))
