@@ -1,6 +1,5 @@
 """The report's charts as image files, readable in print and by the colour-blind."""
 
-import math
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -85,12 +84,8 @@ def draw(chart: Chart, paths: Sequence[Path], style: FigureStyle | None = None) 
             columns = min(columns, max(1, int(width / _PANEL_WIDTH)))
         characters = int(17 * width * 8 / size)
         rows = -(-len(chart.panels) // columns)
-        labels = {
-            series.label
-            for panel in chart.panels
-            for series in panel.series
-            if series.label and series.style is not None
-        }
+        in_colour = [series for panel in chart.panels for series in panel.series if series.style is not None]
+        labels = {series.label for series in in_colour if series.label}
         legend_columns = _legend_columns(labels, characters)
         legend_rows = -(-len(labels) // legend_columns)
         height = 0.5 + (2.6 if columns < 3 else 2.3) * rows + 0.17 * legend_rows
@@ -134,7 +129,7 @@ def _panel(axes: Any, panel: Panel, empty: str) -> None:
     if panel.log_x:
         axes.set_xscale("log")
     else:
-        axes.xaxis.get_major_locator().set_params(integer=all(_integral(series.x) for series in panel.series))
+        axes.xaxis.get_major_locator().set_params(integer=all((series.x % 1 == 0).all() for series in panel.series))
     if panel.ticks:
         axes.set_xticks([x for x, _ in panel.ticks], [text for _, text in panel.ticks])
         axes.xaxis.minorticks_off()
@@ -167,16 +162,10 @@ def _series(axes: Any, series: Series, index: int, lines: int) -> None:
         if series.by_seed.size:
             axes.plot(series.x, series.by_seed.T, color=colour, linewidth=0.5, alpha=0.4, zorder=2)
         every = max(1, len(series.x) // 8)
-        properties["markevery"] = (
-            index * every // lines % max(1, len(series.x)),
-            every,
-        )  # the markers of different lines are side by side
+        # The markers of different lines are side by side.
+        properties["markevery"] = (index * every // lines % max(1, len(series.x)), every)
     else:
         half = np.abs(np.nan_to_num(np.stack([series.y - series.low, series.high - series.y])))
         axes.errorbar(series.x, series.y, yerr=half, fmt="none", ecolor=colour, elinewidth=0.9, alpha=0.5, zorder=2)
     style = "none" if series.kind == "points" else _LINES[series.style % len(_LINES)]
     axes.plot(series.x, series.y, label=series.label or None, linestyle=style, linewidth=1.3, **properties)
-
-
-def _integral(x: np.ndarray) -> bool:
-    return all(math.isfinite(value) and value == int(value) for value in x)

@@ -100,10 +100,9 @@ def pairs(first: SweepPart, second: SweepPart, rows: Sequence[ComparisonRow]) ->
     """
     by_part = []
     for part in (first, second):
-        places = {row.configuration.hash: row for row in rows}
-        hashes = {runs.hash: runs for runs in part.sweep.configurations}
-        marked = {f"{part.name}: {hash_}": runs.label for hash_, runs in hashes.items()}
-        by_part.append({marked[key]: row for key, row in places.items() if key in marked and row.values})
+        labels = {f"{part.name}: {runs.hash}": runs.label for runs in part.sweep.configurations}
+        of_part = [row for row in rows if row.configuration.hash in labels and row.values]
+        by_part.append({labels[row.configuration.hash]: row for row in of_part})
     one, other = by_part
     matches = [(label, row, other[label]) for label, row in one.items() if label in other]
     matched = {row.configuration.learner for _, row, _ in matches}
@@ -178,6 +177,6 @@ def _part(name: str, sweep: SweepRuns, configurations: Sequence[ConfigurationRun
 
 def _changes(one: ConfigurationRuns, other: ConfigurationRuns) -> str:
     """The parameters that differ, as `alpha1: 0.01 → 0.001`."""
-    keys = [*one.parameters, *(key for key in other.parameters if key not in one.parameters)]
+    keys = dict.fromkeys([*one.parameters, *other.parameters])
     changes = ((key, one.parameters.get(key, "–"), other.parameters.get(key, "–")) for key in keys)
     return ", ".join(f"{key}: {before} → {after}" for key, before, after in changes if before != after)
