@@ -7,7 +7,9 @@
 
 `--keep` copies the curves of a finished sweep from MLflow to docs/results/NAME.parquet. A table of the page is the text
 between `<!-- table KIND NAME … -->` and `<!-- end -->`, where KIND is a function of `TABLES` and NAME one or more files
-of docs/results (`A+B`). Intervals are 95 % t-intervals over seeds, those of differences over pairs of the same seed.
+of docs/results: with `A+B`, B's configurations are `B:LABEL` and only compared with; with `A+B:LABEL`, that one of B is
+among A's. Intervals are 95 % t-intervals over seeds, those of differences over pairs of the same seed, with the p value
+of a paired t-test, which is not corrected for the number of comparisons.
 """
 
 import argparse
@@ -22,8 +24,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from scipy.stats import ttest_1samp
 
-from benchmarks.reproduction_picture import Row, draw_curves, draw_errors
+from benchmarks.reproduction_picture import ABLATIONS, Row, draw_curves, draw_errors
 from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.tracking.reader import curves_of, find_sweep
 
@@ -33,6 +36,8 @@ LAST = 8
 """Number of tasks in a mean error: one task has 170 validation digits, and a standard error of 2.3 points at 10 %."""
 CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoint", "seconds")
 """The curves that are kept; the cumulative error is the mean of the validation errors."""
+SAME_SIGN = "diagnostics/meta_gradient_same_sign"
+"""A diagnostic of every batch, of which the mean over the stream is kept, as step 0."""
 _PROVENANCE = ("foml.command", "foml.git_commit", "foml.versions", "foml.platform", "foml_internal.identity_json")
 _TABLE = re.compile(r"(<!-- table (?P<kind>\w+) (?P<arguments>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -54,6 +59,10 @@ class Curves:
         """The labels that have a row, the lowest cumulative error first."""
         return sorted(self.rows, key=lambda label: self.cumulative(label).mean())
 
+    def metrics(self, label: str) -> set[str]:
+        """The metrics that a configuration has."""
+        return set(self.frame["metric"][self.frame["label"] == label])
+
     def by_seed(self, label: str, metric: str) -> np.ndarray:
         """One row per seed, in order of seeds, one column per step, of the steps that all seeds have."""
         rows = self.frame[(self.frame["label"] == label) & (self.frame["metric"] == metric)]
@@ -68,18 +77,22 @@ class Curves:
         return self.by_seed(label, "validation_error")[:, -LAST:].mean(1)
 
 
-def keep(name: str, tracking_uri: str) -> Path:
-    """Copy the curves of a finished sweep from MLflow to `RESULTS`."""
+def keep(name: str, tracking_uri: str, file: str | None = None) -> Path:
+    """Copy the curves of a finished sweep from MLflow to `RESULTS`, as `file` if it is to have another name."""
     runs = find_sweep(name, tracking_uri)
     if runs.status != "FINISHED":
         sys.exit(f"{name}: only the curves of a finished sweep are kept, and this one is {runs.status}")
     frame = curves_of(runs)
-    frame = frame[frame["seed"].notna() & frame["metric"].isin(CURVES)]
+    frame = frame[frame["seed"].notna()]
+    means = (
+        frame[frame["metric"] == SAME_SIGN].groupby(["label", "seed"], as_index=False, observed=True)["value"].mean()
+    )
+    frame = pd.concat([frame[frame["metric"].isin(CURVES)], means.assign(metric=SAME_SIGN, step=0)])
     frame = frame[["label", "seed", "metric", "step", "value"]].sort_values(["label", "metric", "seed", "step"])
     table = pa.Table.from_pandas(frame.astype({"seed": "int16", "step": "int32"}), preserve_index=False)
     provenance = {key: runs.tags[key] for key in _PROVENANCE if key in runs.tags}
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.parquet"
+    path = RESULTS / f"{file or name}.parquet"
     pq.write_table(
         table.replace_schema_metadata({"provenance": json.dumps(provenance, sort_keys=True)}),
         path, compression="zstd", compression_level=19, use_dictionary=["label", "metric", "value"],
@@ -89,12 +102,21 @@ def keep(name: str, tracking_uri: str) -> Path:
 
 
 def load(name: str) -> Curves:
-    """The kept curves of a sweep, or of several (`A+B`), in which a label of B is `B:label`."""
-    frames = {each: pq.read_table(RESULTS / f"{each}.parquet").to_pandas() for each in name.split("+")}
-    first, *others = frames
-    for other in others:
-        frames[other]["label"] = other + ":" + frames[other]["label"].astype(str)
-    return Curves(pd.concat(frames.values()), sorted(frames[first]["label"].unique()))
+    """The kept curves of a sweep, or of several; see the module's text."""
+    frames, rows = [], []
+    for place, part in enumerate(name.split("+")):
+        file, _, only = part.partition(":")
+        frame = pq.read_table(RESULTS / f"{file}.parquet").to_pandas()
+        if only:
+            frame = frame[frame["label"] == only]
+        elif place:
+            frame["label"] = f"{file}:" + frame["label"].astype(str)
+        if only or not place:
+            rows += sorted(frame["label"].unique())
+        frames.append(frame)
+    if len(set(rows)) < len(rows):
+        sys.exit(f"{name}: two configurations have the same label: {', '.join(rows)}")
+    return Curves(pd.concat(frames), rows)
 
 
 def shown(value: Interval, digits: int = 3) -> str:
@@ -135,9 +157,24 @@ def differences(name: str, reference: str) -> list[str]:
     curves, rows = load(name), []
     for label in curves.labels:
         if label != reference:
-            pairs = [of(label) - of(reference) for of in (curves.cumulative, curves.last)]
-            rows.append([label, *(shown(interval(pair)) for pair in pairs)])
-    return _markdown([f"minus {reference}", "cumulative error", f"last {LAST} tasks"], rows)
+            cells = []
+            for of in (curves.cumulative, curves.last):
+                pairs = of(label) - of(reference)
+                p = float(ttest_1samp(pairs, 0).pvalue) if pairs.std() > 0 else np.nan
+                cells += [shown(interval(pairs)), "–" if np.isnan(p) else f"{p:.3f}" if p >= 0.001 else "<0.001"]
+            rows.append([label, *cells])
+    return _markdown([f"minus {reference}", "cumulative error", "p", f"last {LAST} tasks", "p"], rows)
+
+
+def signs(name: str) -> list[str]:
+    """The share of live parameters whose meta-gradient has the sign of its direct β₂ part, mean over the stream."""
+    curves = load(name)
+    rows = []
+    for label in curves.labels:
+        if SAME_SIGN in curves.metrics(label):
+            share = curves.by_seed(label, SAME_SIGN)[:, 0]
+            rows.append([label, shown(interval(share)), f"{share.min():.3f}", f"{share.max():.3f}"])
+    return _markdown(["method", "same sign", "lowest seed", "highest seed"], rows)
 
 
 def seeds(name: str) -> list[str]:
@@ -163,6 +200,7 @@ TABLES: dict[str, Callable[..., list[str]]] = {
     "differences": differences,
     "seeds": seeds,
     "course": course,
+    "signs": signs,
 }
 
 
@@ -194,17 +232,20 @@ def draw() -> None:
     ]
     draw_errors(rows, next(iter(errors.values())).shape[1])
     draw_curves(errors, LAST)
+    curves = load("ablations+rainbow-mnist:foml")
+    draw_curves({label: curves.by_seed(label, "validation_error") for label in curves.labels}, LAST, ABLATIONS)
 
 
 def main() -> None:
     """Keep the curves of a sweep, or write or check the page."""
     parser = argparse.ArgumentParser(description="Write the tables and pictures of docs/reproduction.md.")
     parser.add_argument("--keep", metavar="NAME", help="copy this sweep's curves from MLflow to docs/results")
+    parser.add_argument("--as", dest="file", metavar="FILE", help="the name that they get there")
     parser.add_argument("--tracking-uri", default="sqlite:///mlflow.db")
     parser.add_argument("--check", action="store_true", help="compare the page with the curves, and write nothing")
     arguments = parser.parse_args()
     if arguments.keep:
-        print(keep(arguments.keep, arguments.tracking_uri))
+        print(keep(arguments.keep, arguments.tracking_uri, arguments.file))
         return
     page = PAGE.read_text(encoding="utf-8")
     expected = with_tables(page)

@@ -13,12 +13,22 @@ from orchestrator.protocol.metrics import Interval, interval
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
 ERRORS, CURVES = IMAGES / "reproduction.svg", IMAGES / "rainbow-mnist.svg"
+ABLATIONS = IMAGES / "ablations.svg"
 REFERENCES = {"replay", "online"}
 """Methods that the paper leaves out."""
 _BESIDE = ("axes fraction", "data")
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "reproduction", "font.family": "sans-serif", "font.size": 10}
 _GREY, _PLAIN = "#808080", "#66788a"
-_COLOURS = {"foml": "#d1495b", "replay": "#00798c", "online": "#00798c", "moca": "#8a5fbf", "ftml": "#c98a1b"}
+_COLOURS = {
+    "foml": "#d1495b",
+    "replay": "#00798c",
+    "online": "#00798c",
+    "moca": "#8a5fbf",
+    "ftml": "#c98a1b",
+    "foml K=1": "#00798c",
+    "foml K=10": "#8a5fbf",
+    "foml meta_updates=False": "#c98a1b",
+}
 """Of the methods that the text compares with FOML."""
 _DASHED = {"online"}
 

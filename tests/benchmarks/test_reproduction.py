@@ -56,6 +56,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 rows += [(label, seed, "validation_error", step, error), (label, seed, "online_error", step, 1 / 3)]
             rows += [(label, seed, "gradient_evaluations_per_datapoint", 0, 10.0), (label, seed, "seconds", 0, 7.0)]
             rows.append((label, seed, "diagnostics/meta_gradient_norm", 0, 1.0))
+            for batch in (0, 1) if label == "foml" else ():
+                rows.append((label, seed, reproduction.SAME_SIGN, batch, 0.5 + 0.1 * seed + 0.5 * batch))
         rows.append((label, np.nan, "validation_error", 0, 9.0))  # the mean over seeds
     frame = pd.DataFrame(rows, columns=["label", "seed", "metric", "step", "value"])
     monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "results")
@@ -68,8 +70,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_kept_curves_are_those_of_the_seeds(results: Path) -> None:
     table = pq.read_table(results / "toy.parquet")
     frame = table.to_pandas()
-    assert set(frame["metric"]) == set(reproduction.CURVES)
-    assert len(frame) == 2 * 2 * (2 * 16 + 2)
+    assert set(frame["metric"]) == {*reproduction.CURVES, reproduction.SAME_SIGN}
+    assert len(frame) == 2 * 2 * (2 * 16 + 2) + 2
     assert frame["value"][frame["metric"] == "online_error"].unique().tolist() == [1 / 3]  # bit for bit
     assert table.schema.metadata[b"provenance"] == b'{"foml.command": "foml sweep toy"}'
 
@@ -100,7 +102,7 @@ def test_the_tables_of_a_page(results: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert lines[5] == "| online | 0.100 ± 0.000 | 0.100 ± 0.000 | 8 | 16 | 10.0 | 7 | 2 |"
     assert lines[6] == "| foml | 0.150 ± 0.635 | 0.100 ± 0.000 | 10 | 0 | 10.0 | 7 | 2 |"  # 12 and 8 tasks
     assert lines[7:10] == ["", "<!-- end -->", "between"]
-    assert "| online | −0.050 ± 0.635 | 0.000 ± 0.000 |" in lines
+    assert "| online | −0.050 ± 0.635 | 0.500 | 0.000 ± 0.000 | – |" in lines
     assert lines[-5:] == ["| online | 0.100 | 0.100 |", "| foml | 0.200 | 0.100 |", "", "<!-- end -->", "after"]
     monkeypatch.setattr(sys, "argv", ["reproduction", "--check"])
     with pytest.raises(SystemExit) as stopped:
@@ -120,9 +122,47 @@ def test_the_course_of_errors(results: Path) -> None:
 def test_a_sweep_is_compared_with_another_one(results: Path) -> None:
     (results / "other.parquet").write_bytes((results / "toy.parquet").read_bytes())
     assert reproduction.differences("toy+other", "other:foml")[2:] == [
-        "| online | −0.050 ± 0.635 | 0.000 ± 0.000 |",
-        "| foml | 0.000 ± 0.000 | 0.000 ± 0.000 |",
+        "| online | −0.050 ± 0.635 | 0.500 | 0.000 ± 0.000 | – |",
+        "| foml | 0.000 ± 0.000 | – | 0.000 ± 0.000 | – |",
     ]
+
+
+def test_one_configuration_of_another_sweep_is_a_row(results: Path) -> None:
+    toy = pq.read_table(results / "toy.parquet").to_pandas()
+    toy["label"] = toy["label"].replace({"foml": "foml K=1", "online": "online rate=2"})
+    toy.to_parquet(results / "other.parquet")
+    assert [row.split(" | ")[0] for row in reproduction.methods("other+toy:foml")[2:]] == [
+        "| online rate=2",
+        "| foml K=1",
+        "| foml",
+    ]
+    with pytest.raises(SystemExit, match="toy\\+toy:foml: two configurations have the same label: foml, online, foml"):
+        reproduction.load("toy+toy:foml")
+
+
+def test_the_p_value_is_that_of_a_paired_t_test(results: Path) -> None:
+    differences = np.array([0.1, 0.2, 0.3, 0.2])
+    frame = pd.DataFrame(
+        [
+            (label, seed, "validation_error", step, 0.3 + (label == "b") * difference)
+            for label in "ab"
+            for seed, difference in enumerate(differences)
+            for step in range(8)
+        ],
+        columns=["label", "seed", "metric", "step", "value"],
+    )
+    frame.to_parquet(results / "four.parquet")
+    t = differences.mean() / (differences.std(ddof=1) / 2)  # 4.9, three degrees of freedom: p = 0.016
+    p = 2 * (0.5 - (np.arctan(t / 3**0.5) + t / 3**0.5 / (1 + t * t / 3)) / np.pi)  # the distribution's closed form
+    assert reproduction.differences("four", "a")[2:] == [f"| b | 0.200 ± 0.130 | {p:.3f} | 0.200 ± 0.130 | {p:.3f} |"]
+
+
+def test_shares_of_signs_are_kept_as_means_over_the_stream(results: Path) -> None:
+    frame = pq.read_table(results / "toy.parquet").to_pandas()
+    kept = frame[frame["metric"] == reproduction.SAME_SIGN]
+    assert kept[["label", "seed", "step"]].values.tolist() == [["foml", 0, 0], ["foml", 1, 0]]
+    assert kept["value"].tolist() == pytest.approx([0.75, 0.85], rel=1e-15)
+    assert reproduction.signs("toy")[2:] == ["| foml | 0.800 ± 0.635 | 0.750 | 0.850 |"]
 
 
 def test_the_pictures_have_the_numbers(tmp_path: Path) -> None:
@@ -150,3 +190,4 @@ def test_intervals_in_the_text_are_in_a_table() -> None:
     intervals = re.findall(r"−?\d\.\d{3} ± \d\.\d{3}", in_text)
     assert intervals
     assert [each for each in intervals if each not in in_tables] == []
+    assert [p for p in re.findall(r"p = (0\.\d+)", in_text) if f"| {p} |" not in in_tables] == []
