@@ -233,7 +233,10 @@ def draw() -> None:
     draw_errors(rows, next(iter(errors.values())).shape[1])
     draw_curves(errors, LAST)
     curves = load("ablations+rainbow-mnist:foml")
-    draw_curves({label: curves.by_seed(label, "validation_error") for label in curves.labels}, LAST, ABLATIONS)
+    names = {label: label.removeprefix("foml ") for label in curves.labels}
+    names |= {"foml": "K=5", "foml meta_updates=False": "θ fixed"}
+    errors = {names[label]: curves.by_seed(label, "validation_error") for label in curves.labels}
+    draw_curves(errors, LAST, ABLATIONS, top=0.5)
 
 
 def main() -> None:

@@ -25,11 +25,12 @@ _COLOURS = {
     "online": "#00798c",
     "moca": "#8a5fbf",
     "ftml": "#c98a1b",
-    "foml K=1": "#00798c",
-    "foml K=10": "#8a5fbf",
-    "foml meta_updates=False": "#c98a1b",
+    "K=1": "#00798c",
+    "K=5": "#d1495b",
+    "K=10": "#8a5fbf",
+    "θ fixed": "#c98a1b",
 }
-"""Of the methods that the text compares with FOML."""
+"""Of the methods that the text compares."""
 _DASHED = {"online"}
 
 
@@ -86,13 +87,14 @@ def draw_errors(rows: list[Row], tasks: int, path: Path = ERRORS) -> None:
         axes.grid(axis="x", color=_GREY, alpha=0.25)
 
 
-def draw_curves(errors: Mapping[str, np.ndarray], window: int, path: Path = CURVES) -> None:
+def draw_curves(errors: Mapping[str, np.ndarray], window: int, path: Path = CURVES, top: float = 1) -> None:
     """Draw each method's validation error against tasks seen, with a band of the 95 % interval for some.
 
     Args:
         errors: for each method the error after each task, shape [seeds, tasks].
         window: tasks in a point's mean.
         path: the picture.
+        top: the largest error of the axis.
     """
     with _saved(path, 8, 4.6) as figure:
         axes = figure.add_axes((0.08, 0.12, 0.76, 0.84))
@@ -109,12 +111,12 @@ def draw_curves(errors: Mapping[str, np.ndarray], window: int, path: Path = CURV
             ends.append((mean[-1], method, colour))
         place = -1.0
         for end, method, colour in sorted(ends):  # names of lines that end close together are moved apart
-            place = max(end, place + 0.034)
+            place = max(end, place + 0.034 * top)
             line = {"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
             axes.annotate(
                 method, (tasks[-1], end), (1.04, place), textcoords=_BESIDE, va="center", color=colour, arrowprops=line
             )
-        axes.set(xlim=(window, tasks[-1]), ylim=(0, 1))
+        axes.set(xlim=(window, tasks[-1]), ylim=(0, top))
         axes.set_xlabel("tasks seen", color=_GREY)
         axes.set_ylabel(f"validation error, mean of {window} tasks", color=_GREY)
         axes.grid(color=_GREY, alpha=0.25)
