@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.schedulers import PbtOptions, RunAll, Scheduler
+from orchestrator.config.schedulers import PbtOptions, Scheduler
 from orchestrator.config.schema import Document, LearnerSpec, Objective, Search, Sweep
 from streams.errors import Faults
 from streams.schedule import HeldBack, Schedule
@@ -91,17 +91,10 @@ def check_budget(document: Document, faults: Faults) -> None:
 
 
 def check_pack(document: Document, scheduler: Scheduler, faults: Faults) -> None:
-    """Check that a search whose trials depend on each other has no packs."""
+    """Check that a population has no packs."""
     pack = document.resources.pack
-    if isinstance(pack, int) and pack > 1:
-        unsuitable = []
-        if document.search.algorithm == "optuna":
-            unsuitable.append("search.algorithm is optuna")
-        if not isinstance(scheduler, RunAll):
-            unsuitable.append(f"search.scheduler is {'pbt' if isinstance(scheduler, PbtOptions) else 'asha'}")
-        for condition in unsuitable:
-            rule = f"must be 1 or auto where {condition}: packs are for grids and random search without a scheduler"
-            faults.add("resources.pack", rule, pack)
+    if isinstance(pack, int) and pack > 1 and isinstance(scheduler, PbtOptions):
+        faults.add("resources.pack", "must be 1 or auto where search.scheduler is pbt", pack)
 
 
 def check_interval(scheduler: Scheduler, datapoints: int, faults: Faults) -> None:

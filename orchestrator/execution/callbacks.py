@@ -105,11 +105,12 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         for numbers in (trial.metric_analysis, trial.metric_n_steps):
             numbers.clear()
         trial.run_metadata.last_result = {key: trial.last_result[key] for key in _KEPT if key in trial.last_result}
-        for spec in _pack(trial):
-            self._complete(spec)
+        pack = _pack(trial)
+        for spec in reversed(pack):  # those that continue are put at the front of the queue
+            self._complete(spec, len(pack) > 1)
 
-    def _complete(self, spec: TrialSpec) -> None:
-        """A trial's actor has given its slot up: it finished, was stopped, was refused, or pauses."""
+    def _complete(self, spec: TrialSpec, in_pack: bool) -> None:
+        """A trial's actor has given its slot up: it finished, was stopped, was refused, pauses, or changes its pack."""
         key = spec.trial.key
         end = self._outcome.of(key)
         if end.ending is Ending.FINISHED:
@@ -125,6 +126,9 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         elif key in self._fitness:  # a population member at the end of its segment
             self._progress.paused(key)
             self._keep_population_files(self._queue.pause(self._outcome.plan.trial(key), self._fitness.pop(key)))
+        elif in_pack and not self._stop_request.requested:  # the scheduler stopped others
+            self._progress.paused(key)
+            self._queue.proceed(self._outcome.plan.trial(key))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
@@ -195,15 +199,18 @@ class TrialStopper(_NotPickled, tune.Stopper):  # type: ignore[misc]
         self._in_flight: set[str] | None = None
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        outcome, trial = self._context.outcome, TrialSpec.from_tune(result["config"]).trial
-        chunk, *others = from_tune(result)
-        if not others and not isinstance(chunk, Refusal) and not chunk.finished:  # no scheduler stops trials of a pack
-            value = chunk.objective(self._context.objective.name)
-            # Without a value there is nothing to judge yet; NaN is one: a seed has diverged.
-            if value is not None and self._queue.should_stop(outcome.plan.trial(trial.key), chunk.batches, value):
-                outcome.fates[trial.key] = fate.stopped(chunk.batches)
-                return True
-        return self._context.stop_request.requested
+        outcome, metric = self._context.outcome, self._context.objective.name
+        batches, reports = 0, []
+        for spec, chunk in zip(TrialSpec.from_tune(result["config"]).pack, from_tune(result), strict=True):
+            if not isinstance(chunk, Refusal) and not chunk.finished:
+                batches, value = chunk.batches, chunk.objective(metric)
+                if value is not None:  # else there is nothing to judge yet; NaN is a value: a seed has diverged
+                    reports.append((outcome.plan.trial(spec.trial.key), value))
+        stopped = self._queue.stopped(batches, reports)
+        for trial in stopped:
+            outcome.fates[trial.key] = fate.stopped(batches)
+        # The actor of a pack is given up with the first trial that stops; the others continue in another pack.
+        return bool(stopped) or self._context.stop_request.requested
 
     def stop_all(self) -> bool:
         # Wait for the trials that ran when the stop was requested: Tune would kill them, and lose their chunks in

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from orchestrator.config.schedulers import RunAll
 from orchestrator.config.schema import AUTO_PACK, Sweep
 from orchestrator.plan.plan import Trial
 from streams.store.canonical_json import canonical
@@ -16,16 +15,23 @@ AUTO_REPLICATES = 32
 def kind(trial: Trial) -> str | None:
     """What the trials of a pack have in common: all but the `changeable` options of their learner; None if none can.
 
-    Members of a population, drawn trials and learners outside this package have no pack.
+    Members of a population and learners outside this package have no pack.
     """
     from learners import registry  # imports torch
 
     configuration = trial.configuration
-    if configuration.population or trial.drawn_by or configuration.learner not in registry.names():
+    if configuration.population or configuration.learner not in registry.names():
         return None
-    changeable = registry.learner_class(configuration.learner).changeable
-    options = {key: value for key, value in configuration.options.items() if key not in changeable}
+    may_differ = changeable(trial)
+    options = {key: value for key, value in configuration.options.items() if key not in may_differ}
     return canonical([asdict(replace(configuration, options=options, label="")), list(trial.seeds)])
+
+
+def changeable(trial: Trial) -> tuple[str, ...]:
+    """The options in which the trials of a pack may differ."""
+    from learners import registry
+
+    return registry.learner_class(trial.configuration.learner).changeable
 
 
 def limit(sweep: Sweep, trial: Trial, trials: int, slots: int) -> int:
@@ -34,14 +40,12 @@ def limit(sweep: Sweep, trial: Trial, trials: int, slots: int) -> int:
     `auto` is one trial on a CPU; on a GPU it leaves no slot without a trial.
 
     Args:
-        sweep: the checked configuration; with a scheduler, each trial is alone.
+        sweep: the checked configuration.
         trial: of the pack.
         trials: of all kinds that are to be run.
         slots: actors that run simultaneously.
     """
     resources, seeds = sweep.document.resources, len(trial.seeds)
-    if not isinstance(sweep.scheduler, RunAll):
-        return 1
     if resources.pack != AUTO_PACK:
         return max(1, int(resources.pack) // seeds)
     if not resources.gpus:

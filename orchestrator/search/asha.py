@@ -1,7 +1,7 @@
 """Asynchronous successive halving (Li et al., 2020, "A System for Massively Parallel Hyperparameter Tuning")."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -32,16 +32,27 @@ class Asha:
         """The batches at which trials are judged."""
         return tuple(at for at, _ in self._rungs)
 
+    def stopped(self, batches: int, objectives: Mapping[str, float]) -> set[str]:
+        """The keys of the trials that stop, of those that report after `batches` batches.
+
+        Trials that report together are judged together: each counts for the others.
+
+        Args:
+            objectives: trial's key → its objective, lower is better.
+        """
+        rung, judged = self._rung(batches), dict[str, float]()
+        for key, value in objectives.items():
+            unjudged = self._unjudged.pop(key, None)
+            if rung is not None and (key not in rung or rung is unjudged):
+                judged[key] = value if math.isfinite(value) else math.inf
+        if rung is None:
+            return set()
+        rung.update(judged)
+        return {key for key, value in judged.items() if math.isinf(value) or value > self._limit(rung, key)}
+
     def should_stop(self, key: str, batches: int, value: float) -> bool:
-        """Whether the trial `key`, whose objective after `batches` batches is `value` (lower is better), stops."""
-        rung, unjudged = self._rung(batches), self._unjudged.pop(key, None)
-        if rung is None or (key in rung and rung is not unjudged):
-            return False
-        if not math.isfinite(value):
-            value = math.inf
-        limit = self._limit([objective for other, objective in rung.items() if other != key])
-        rung[key] = value
-        return value > limit or math.isinf(value)
+        """Whether the trial `key`, which reports alone, stops; see `stopped`."""
+        return bool(self.stopped(batches, {key: value}))
 
     def replay(self, key: str, reports: Sequence[tuple[int, float]], ended: bool) -> None:
         """Restore what a trial reported before this search was resumed.
@@ -64,7 +75,9 @@ class Asha:
         """The highest rung at or below `batches`: trial → its objective there."""
         return next((rung for at, rung in reversed(self._rungs) if batches >= at), None)
 
-    def _limit(self, others: list[float]) -> float:
+    def _limit(self, rung: Mapping[str, float], key: str) -> float:
+        """The highest objective with which the trial `key` continues from a rung."""
+        others = [objective for other, objective in rung.items() if other != key]
         if not others:
             return math.inf
         # Infinite values would interpolate to NaN; the largest float sorts as they do.

@@ -5,8 +5,9 @@ that was interrupted is already drawn and resumes; it counts as running.
 """
 
 import math
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, PartialFixedSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from orchestrator.config.search_space import Space
@@ -57,6 +59,11 @@ class Studies:
         for trial in plan.trials:
             self._add(trial)
 
+    @property
+    def open_draws(self) -> int:
+        """Configurations that are still to be drawn."""
+        return sum(state.study.size - len(state.stacks) for state in self._states.values())
+
     def next(self) -> Trial | None:
         """A new trial of the study with the smallest share of its draws, or None if all studies are complete."""
         states = [state for state in self._states.values() if state.is_open]
@@ -65,6 +72,22 @@ class Studies:
         trial = _draw(min(states, key=lambda state: len(state.stacks) / state.study.size))
         self._add(trial)
         return trial
+
+    def next_in_pack(self, trial: Trial, changeable: Collection[str]) -> Trial | None:
+        """A new trial of the same study that differs from `trial` only in `changeable` options, or None.
+
+        Trials that run are taken for bad ones (the constant liar), or those of a pack would be close to one another.
+        """
+        state = self._states[trial.drawn_by]
+        fixed = {key: value for key, value in state.study.draws(trial).items() if key not in changeable}
+        if not state.is_open or len(fixed) == len(state.study.spaces):
+            return None
+        for attempt in range(_ATTEMPTS):
+            other = state.study.trial(_sample(state, attempt, fixed))
+            if other.configuration.hash not in state.stacks:
+                self._add(other)
+                return other
+        return None
 
     def record(self, trial: Trial, value: float, stopped_at: int | None = None) -> None:
         """Record the result of a trial that has ended.
@@ -103,10 +126,20 @@ def _seed(state: StudyState, attempt: int) -> int:
     return zlib.crc32(canonical([state.study.key, len(state.stacks), attempt]).encode())
 
 
-def _sample(state: StudyState, attempt: int) -> dict[str, Any]:
-    """Values drawn from all results so far; equal results give equal values."""
+def _sample(state: StudyState, attempt: int, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Values drawn from all results so far; equal results give equal values.
+
+    Args:
+        state: of the study.
+        attempt: another number gives other values.
+        fixed: values that are not drawn; None for a trial that is not drawn for a pack.
+    """
     distributions = {key: _distribution(space) for key, space in state.study.spaces.items()}
-    sampler = optuna.samplers.TPESampler(seed=_seed(state, attempt))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler: BaseSampler = TPESampler(seed=_seed(state, attempt), constant_liar=fixed is not None)
+        if fixed:
+            sampler = PartialFixedSampler(dict(fixed), sampler)
     study = optuna.create_study(sampler=sampler, direction="minimize")
     study.add_trials(_frozen_trials(state, distributions))
     values: dict[str, Any] = study.ask(distributions).params

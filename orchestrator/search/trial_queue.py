@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ class TrialQueue:
             for population in journal.plan.populations
         ]
         self._population_of = {member.key: each for each in self._populations for member in each.population.members}
-        self._sweep, self._alone, self._count = sweep, set[str](), 0
+        self._sweep, self._alone = sweep, set[str]()
         self._waiting = deque(
             trial for trial in journal.plan.trials if trial.key not in ended and trial.key not in self._population_of
         )
@@ -56,6 +57,7 @@ class TrialQueue:
             from orchestrator.search.optuna_sampler import Studies  # Optuna takes a second to import
 
             self._studies = Studies(journal.plan)
+        self._to_run = len(self._waiting) + (0 if self._studies is None else self._studies.open_draws)
         if self._studies is not None or isinstance(self._scheduler, AshaOptions):
             self._replay(ended)
 
@@ -96,22 +98,37 @@ class TrialQueue:
     def next_pack(self, slots: int) -> tuple[Trial, ...]:
         """The next trials that start together in one actor; empty if none is ready.
 
-        They are at the same batch. A drawn trial, and one that was in an actor that died, is alone.
+        They are at the same batch. A trial that was in an actor that died is alone.
 
         Args:
             slots: actors that run simultaneously.
         """
-        self._count = self._count or len(self._waiting)
         first = self.next()
         if first is None:
             return ()
-        most = packs.limit(self._sweep, first, self._count, slots)
+        most = packs.limit(self._sweep, first, self._to_run, slots)
         if most == 1 or (kind := self._kind(first)) is None:
             return (first,)
         kin = itertools.islice((trial for trial in self._waiting if self._kind(trial) == kind), most - 1)
         pack = (first, *kin)
         self._waiting = deque(trial for trial in self._waiting if trial not in pack)
-        return pack
+        return (*pack, *(self._drawn_with(first, most - len(pack)) if kind[1] == 0 else ()))
+
+    def _drawn_with(self, first: Trial, most: int) -> Iterator[Trial]:
+        """At most this number of new trials of the pack of a trial that was drawn."""
+        if self._studies is None or not first.drawn_by:
+            return
+        changeable = packs.changeable(first)
+        for _ in range(most):
+            trial = self._studies.next_in_pack(first, changeable)
+            if trial is None:
+                return
+            self._journal.draw(trial)
+            yield trial
+
+    def proceed(self, trial: Trial) -> None:
+        """Continue a trial whose pack has ended since the scheduler stopped others of it."""
+        self._waiting.appendleft(trial)
 
     def _kind(self, trial: Trial) -> tuple[str, int] | None:
         """What trials of a pack have in common, with the batches learned; None for a trial that starts alone."""
@@ -127,14 +144,26 @@ class TrialQueue:
         else:
             population.requeue(trial.key)
 
+    def stopped(self, batches: int, reports: Sequence[tuple[Trial, float]]) -> list[Trial]:
+        """The trials that the scheduler stops, of a pack that has learned `batches` batches; they are recorded.
+
+        Args:
+            batches: learned so far.
+            reports: trials of one learner, each with its objective.
+        """
+        asha = self._asha_of(reports[0][0]) if reports else None
+        if asha is None:
+            return []
+        keys = asha.stopped(batches, {trial.key: self._objective.sign * value for trial, value in reports})
+        stopped = [(trial, value) for trial, value in reports if trial.key in keys]
+        for trial, value in stopped:
+            self._journal.stop(trial, batches, value)
+            self._record(trial, value, batches)
+        return [trial for trial, _ in stopped]
+
     def should_stop(self, trial: Trial, batches: int, value: float) -> bool:
-        """Whether the scheduler stops a trial whose objective after `batches` batches is `value`; recorded if so."""
-        asha = self._asha_of(trial)
-        if asha is None or not asha.should_stop(trial.key, batches, self._objective.sign * value):
-            return False
-        self._journal.stop(trial, batches, value)
-        self._record(trial, value, batches)
-        return True
+        """Whether the scheduler stops a trial that is in no pack; see `stopped`."""
+        return bool(self.stopped(batches, [(trial, value)]))
 
     def rungs(self, trial: Trial) -> tuple[int, ...]:
         """The batches at which the scheduler judges a trial."""

@@ -161,8 +161,10 @@ class Forecast:
         if (pack := self.sweep.document.resources.pack) != 1:
             rows = [(row.trial, row.batches_done) for row in self.rows if row.to_run for _ in range(row.count)]
             actors = packs.count(self.sweep, rows, self.slots)
+            # A drawn value may separate trials, and a scheduler ends packs early.
+            depends = any(row.study for row in self.rows) or not isinstance(self.sweep.scheduler, RunAll)
             lines.append(
-                f"resources.pack is {pack}: {len(rows)} trials in {actors} learner actors; "
+                f"resources.pack is {pack}: {len(rows)} trials in {'at least ' * depends}{actors} learner actors; "
                 "the figures are those of trials alone"
             )
         large = {row.label: row.cost.memory for row in self.rows if row.to_run and row.cost.memory > LARGE}

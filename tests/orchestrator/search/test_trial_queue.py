@@ -329,19 +329,76 @@ def test_packs_of_the_size_auto_leave_no_slot_empty_and_are_for_gpus(tmp_path: P
         queue = TrialQueue(of, written(tmp_path / str(len(sizes)), of), set(), 8)
         sizes[gpus, pack, slots] = [len(queue.next_pack(slots)) for _ in range(2)]
     assert list(sizes.values()) == [[1, 1], [3, 3], [16, 8], [4, 4], [1, 1], [4, 4]]
-    scheduled = sweep(learners=[grid], search={"scheduler": "asha"}, resources={"pack": "auto", "gpus": 1})
-    assert len(TrialQueue(scheduled, written(tmp_path / "asha", scheduled), set(), 8).next_pack(1)) == 1
 
 
-@pytest.mark.parametrize(
-    ("search", "condition"),
-    [
-        ({"algorithm": "optuna", "samples": 2}, "search.algorithm is optuna"),
-        ({"samples": 2, "scheduler": "asha"}, "search.scheduler is asha"),
-        ({"samples": 2, "scheduler": "pbt"}, "search.scheduler is pbt"),
-    ],
-)
-def test_packs_of_trials_that_depend_on_each_other_are_refused(search: dict[str, object], condition: str) -> None:
-    rule = "packs are for grids and random search without a scheduler"
-    with pytest.raises(ConfigError, match=rf"resources.pack: must be 1 or auto where {condition}: {rule} \(got 2\)$"):
-        sweep(search=search, resources={"pack": 2})
+def test_a_population_has_no_packs() -> None:
+    with pytest.raises(
+        ConfigError, match=r"resources.pack: must be 1 or auto where search.scheduler is pbt \(got 2\)$"
+    ):
+        sweep(search={"samples": 2, "scheduler": "pbt"}, resources={"pack": 2})
+
+
+def test_trials_of_a_pack_are_drawn_together(tmp_path: Path) -> None:
+    """They share what may not differ; each is in the journal, and a resumed search packs those that had not started."""
+    space = {"name": "foml", "K": {"choice": [1, 2]}, "alpha1": ALPHA, "beta1": {"uniform": [0, 1]}}
+    of = sweep(learners=[space], search={"algorithm": "optuna", "samples": 10}, resources={"pack": 8})
+    queue = TrialQueue(of, written(tmp_path, of), set(), 8)
+    lots = [queue.next_pack(1) for _ in range(4)]
+    assert [len(lot) for lot in lots] == [4, 4, 2, 0]
+    options = [[trial.configuration.options for trial in lot] for lot in lots]
+    assert all(len({each["K"] for each in lot}) == 1 for lot in options if lot)
+    rates = [each["alpha1"] for lot in options for each in lot]
+    assert len(set(rates)) == 10 and all(1e-4 <= rate <= 1e-1 for rate in rates)
+    again = Journal.look(tmp_path, make_plan(of, "store"))
+    again.take()
+    assert [trial.key for trial in again.plan.trials] == [trial.key for lot in lots for trial in lot]
+    resuming = TrialQueue(of, again, {lots[0][0].key}, 8)
+    resumed = [resuming.next_pack(1) for _ in range(4)]
+    assert sorted(len(lot) for lot in resumed)[-2:] == [4, 4] or len(resumed[0]) == 4
+    assert {trial.key for lot in resumed for trial in lot} == {trial.key for lot in lots for trial in lot} - {
+        lots[0][0].key
+    }
+
+
+def test_trials_of_a_pack_are_drawn_apart(tmp_path: Path) -> None:
+    """With results that favour one rate, the pack explores: trials that run are taken for bad ones."""
+    of = sweep(search={"algorithm": "optuna", "samples": 60}, resources={"pack": 20})
+    queue = TrialQueue(of, written(tmp_path, of), set(), 8)
+    for _ in range(4):
+        for trial in queue.next_pack(1):
+            queue.finish(trial, badness(trial))
+    lot = [math.log10(trial.configuration.options["alpha1"]) for trial in queue.next_pack(1)]
+    assert len(lot) == 10 and max(lot) - min(lot) > 0.5
+
+
+def test_a_choice_with_few_values_ends_a_pack(tmp_path: Path) -> None:
+    space = {"name": "foml", "K": {"choice": [1, 2]}, "alpha1": {"choice": [0.1, 0.2, 0.3]}}
+    of = sweep(learners=[space], search={"algorithm": "optuna", "samples": 20}, resources={"pack": 20})
+    queue = TrialQueue(of, written(tmp_path, of), set(), 8)
+    lots = [queue.next_pack(1) for _ in range(7)]
+    assert sum(len(lot) for lot in lots) == 6 and len(lots[0]) > 1
+    alone = sweep(learners=[{"name": "foml", "K": {"choice": [1, 2]}}], resources={"pack": 20})
+    one = TrialQueue(alone, written(tmp_path / "alone", alone), set(), 8)
+    assert [len(one.next_pack(1)) for _ in range(3)] == [1, 1, 0]
+
+
+def test_trials_of_a_pack_are_judged_together_and_those_that_continue_are_packed_again(tmp_path: Path) -> None:
+    grid = {"name": "online", "alpha1": {"grid": [0.003, 0.004, 0.006, 0.01, 0.02]}}
+    of = sweep(
+        learners=[grid], search={"scheduler": {"name": "asha", "grace": 0.25, "reduction": 2}}, resources={"pack": 8}
+    )
+    journal = written(tmp_path, of)
+    queue = TrialQueue(of, journal, set(), 8)
+    lot = queue.next_pack(1)
+    assert len(lot) == 4
+    stopped = queue.stopped(2, [(trial, badness(trial)) for trial in reversed(lot)])
+    assert [trial.configuration.options["alpha1"] for trial in stopped] == [
+        0.01,
+        0.006,
+    ]  # one by one: 0.006 as well as 0.01
+    assert journal.stopped() == {trial.key: 2 for trial in stopped}
+    for trial in lot[1::-1]:
+        write_chunk(tmp_path, trial, [0.5, 0.5])
+        queue.proceed(trial)
+    assert queue.next_pack(1) == lot[:2]
+    assert [len(queue.next_pack(1)) for _ in range(2)] == [1, 0]
