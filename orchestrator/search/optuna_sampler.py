@@ -76,7 +76,7 @@ class Studies:
     def next_in_pack(self, trial: Trial, changeable: Collection[str]) -> Trial | None:
         """A new trial of the same study that differs from `trial` only in `changeable` options, or None.
 
-        Trials that run are taken for bad ones (the constant liar), or those of a pack would be close to one another.
+        Running trials count as bad ones (the constant liar); otherwise those of a pack would be close to one another.
         """
         state = self._states[trial.drawn_by]
         fixed = {key: value for key, value in state.study.draws(trial).items() if key not in changeable}

@@ -361,7 +361,7 @@ def test_trials_of_a_pack_are_drawn_together(tmp_path: Path) -> None:
 
 
 def test_trials_of_a_pack_are_drawn_apart(tmp_path: Path) -> None:
-    """With results that favour one rate, the pack explores: trials that run are taken for bad ones."""
+    """With results that favour one rate, the pack explores: running trials count as bad ones."""
     of = sweep(search={"algorithm": "optuna", "samples": 60}, resources={"pack": 20})
     queue = TrialQueue(of, written(tmp_path, of), set(), 8)
     for _ in range(4):
