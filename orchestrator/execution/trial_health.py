@@ -129,7 +129,7 @@ class TrialHealth:
                 )
                 if self._timeout is not None:
                     rest = f"it is ended after {self._timeout:g} s (trial_timeout)"
-                self.report(f"{self._name(key)}: no result for {silence:.0f} s, {self.locate(signs.process)}; {rest}")
+                self.report(f"{self._name(signs)}: no result for {silence:.0f} s, {self.locate(signs.process)}; {rest}")
 
     def _patience(self, key: str, longest: dict[str, float]) -> float:
         """Seconds without a result that the pace of the trial explains; of the others, if it has none yet."""
@@ -143,11 +143,15 @@ class TrialHealth:
             return  # it is ending already
         signs.end = f"{reason} ({self.locate(signs.process)})"
         if self._give_up_at is not None:  # else the callback reports what follows
-            self.report(f"{self._name(key)}: {signs.end}")
+            self.report(f"{self._name(signs)}: {signs.end}")
         self.kill(actor)
 
-    def _name(self, key: str) -> str:
-        return f"{self.context.outcome.plan.trial(key).configuration.label} ({key})"
+    def _name(self, signs: _Signs) -> str:
+        """The label and the key of a trial, of a pack those of its first trial."""
+        first, *others = TrialSpec.from_tune(signs.trial.config).pack
+        key = first.trial.key
+        together = f" and {len(others)} others in its pack" if others else ""
+        return f"{self.context.outcome.plan.trial(key).configuration.label} ({key}){together}"
 
     def _watch(self) -> None:
         while not self._over.wait(LOOK_S):

@@ -44,10 +44,11 @@ class Watched:
             context, self.lines.append, lambda: self.now, self.killed.append, lambda process: f"process {process}"
         )
 
-    def trial(self, key: str, pid: int) -> Any:
-        """A trial that takes a slot now."""
+    def trial(self, key: str, pid: int, others: int = 0) -> Any:
+        """A trial that takes a slot now, with `others` in its pack."""
         actor = SimpleNamespace(get_current_ip_pid=SimpleNamespace(remote=lambda: pid))
         state, spec = SimpleNamespace(ray_actor=actor), SimpleNamespace(trial=SimpleNamespace(key=key))
+        spec.pack = (spec,) * (1 + others)
         trial = SimpleNamespace(config={"trial": spec}, temporary_state=state)
         self.health.started(trial)
         return trial
@@ -83,6 +84,13 @@ def test_a_trial_without_a_result_is_measured_by_the_others() -> None:
     watched.trial("next", 2)
     assert watched.at(4 + SILENCE_S - 1) == []
     assert [line[:35] for line in watched.at(4 + SILENCE_S)] == ["foml K=1 (next): no result for 60 s"]
+
+
+def test_a_pack_is_named_by_its_first_trial_and_the_number_of_others() -> None:
+    watched = Watched()
+    watched.trial("k", 7, others=3)
+    (line,) = watched.at(FIRST_S)
+    assert line.startswith("foml K=1 (k) and 3 others in its pack: no result for 120 s, process 7; ")
 
 
 def test_trial_timeout_ends_a_trial_that_was_named_at_half_of_it() -> None:
