@@ -34,6 +34,8 @@ ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs/reproduction.md", ROOT / "docs/results"
 LAST = 8
 """Number of tasks in a mean error: one task has 170 validation digits, and a standard error of 2.3 points at 10 %."""
+BEST = 3
+"""Number of trials of each learner in a table of a search."""
 CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoint", "seconds")
 """The curves that are kept; the cumulative error is the mean of the validation errors."""
 SAME_SIGN = "diagnostics/meta_gradient_same_sign"
@@ -77,8 +79,15 @@ class Curves:
         return self.by_seed(label, "validation_error")[:, -LAST:].mean(1)
 
 
-def keep(name: str, tracking_uri: str, file: str | None = None) -> Path:
-    """Copy the curves of a finished sweep from MLflow to `RESULTS`, as `file` if it is to have another name."""
+def keep(name: str, tracking_uri: str, file: str | None = None, by_task: bool = False) -> Path:
+    """Copy the curves of a finished sweep from MLflow to `RESULTS`.
+
+    Args:
+        name: the sweep.
+        tracking_uri: of MLflow.
+        file: the name in `RESULTS`, if it is not that of the sweep.
+        by_task: leave out the online error, which has a value for each batch.
+    """
     runs = find_sweep(name, tracking_uri)
     if runs.status != "FINISHED":
         sys.exit(f"{name}: only the curves of a finished sweep are kept, and this one is {runs.status}")
@@ -87,7 +96,12 @@ def keep(name: str, tracking_uri: str, file: str | None = None) -> Path:
     means = (
         frame[frame["metric"] == SAME_SIGN].groupby(["label", "seed"], as_index=False, observed=True)["value"].mean()
     )
-    frame = pd.concat([frame[frame["metric"].isin(CURVES)], means.assign(metric=SAME_SIGN, step=0)])
+    frame = pd.concat(
+        [
+            frame[frame["metric"].isin(set(CURVES) - {"online_error"} if by_task else CURVES)],
+            means.assign(metric=SAME_SIGN, step=0),
+        ]
+    )
     frame = frame[["label", "seed", "metric", "step", "value"]].sort_values(["label", "metric", "seed", "step"])
     table = pa.Table.from_pandas(frame.astype({"seed": "int16", "step": "int32"}), preserve_index=False)
     provenance = {key: runs.tags[key] for key in _PROVENANCE if key in runs.tags}
@@ -195,12 +209,25 @@ def course(name: str) -> list[str]:
     return _markdown(["tasks", *(f"{start + 1}–{min(start + LAST, len(error))}" for start in starts)], rows)
 
 
+def tuning(name: str) -> list[str]:
+    """Each learner's number of trials, and its best ones with their values."""
+    curves, rows = load(name), []
+    for learner in sorted({label.split()[0] for label in curves.labels}):
+        trials = [label for label in curves.labels if label.split()[0] == learner]
+        errors = np.array([curves.cumulative(label).mean() for label in trials])
+        finite = [(error, label) for error, label in zip(errors, trials, strict=True) if np.isfinite(error)]
+        for place, (error, label) in enumerate(sorted(finite)[:BEST], 1):
+            rows.append([learner, str(len(trials)), str(place), label.partition(" ")[2], f"{error:.3f}"])
+    return _markdown(["method", "trials", "place", "values", "cumulative error"], rows)
+
+
 TABLES: dict[str, Callable[..., list[str]]] = {
     "methods": methods,
     "differences": differences,
     "seeds": seeds,
     "course": course,
     "signs": signs,
+    "tuning": tuning,
 }
 
 
@@ -244,11 +271,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the tables and pictures of docs/reproduction.md.")
     parser.add_argument("--keep", metavar="NAME", help="copy this sweep's curves from MLflow to docs/results")
     parser.add_argument("--as", dest="file", metavar="FILE", help="the name that they get there")
+    parser.add_argument("--by-task", action="store_true", help="leave out the curves by batch")
     parser.add_argument("--tracking-uri", default="sqlite:///mlflow.db")
     parser.add_argument("--check", action="store_true", help="compare the page with the curves, and write nothing")
     arguments = parser.parse_args()
     if arguments.keep:
-        print(keep(arguments.keep, arguments.tracking_uri, arguments.file))
+        print(keep(arguments.keep, arguments.tracking_uri, arguments.file, arguments.by_task))
         return
     page = PAGE.read_text(encoding="utf-8")
     expected = with_tables(page)

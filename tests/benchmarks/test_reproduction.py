@@ -127,6 +127,26 @@ def test_a_sweep_is_compared_with_another_one(results: Path) -> None:
     ]
 
 
+def test_the_best_trials_of_a_search(results: Path) -> None:
+    toy = pq.read_table(results / "toy.parquet").to_pandas()
+    parts = [
+        toy[toy["label"] == label].assign(label=name)
+        for name, label in (("foml K=1 rate=3", "foml"), ("foml K=2 rate=1", "online"), ("online rate=2", "online"))
+    ]
+    pd.concat(parts).to_parquet(results / "search.parquet")
+    assert reproduction.tuning("search")[2:] == [
+        "| foml | 2 | 1 | K=2 rate=1 | 0.100 |",
+        "| foml | 2 | 2 | K=1 rate=3 | 0.150 |",
+        "| online | 1 | 1 | rate=2 | 0.100 |",
+    ]
+
+
+def test_curves_by_batch_may_be_left_out(results: Path) -> None:
+    reproduction.keep("toy", "", file="short", by_task=True)
+    kept = set(pq.read_table(results / "short.parquet").to_pandas()["metric"])
+    assert kept == {*reproduction.CURVES, reproduction.SAME_SIGN} - {"online_error"}
+
+
 def test_one_configuration_of_another_sweep_is_a_row(results: Path) -> None:
     toy = pq.read_table(results / "toy.parquet").to_pandas()
     toy["label"] = toy["label"].replace({"foml": "foml K=1", "online": "online rate=2"})

@@ -8,17 +8,19 @@ import pandas as pd
 import pytest
 import yaml
 
+from benchmarks import reproduction
 from orchestrator.config.load import default_file
 from orchestrator.config.strict_yaml import read_yaml
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import folder_with, run, run_here, uri, with_database
 
 FOLDER = default_file().parent
+BENCHMARKS = FOLDER.parent / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 POPULATIONS = [name for name in NAMES if name.startswith("pbt")]
 SEARCHES = ["quickstart_tune"]
 """Sweeps whose configurations are drawn while they run, which needs Ray."""
-MARKS = dict.fromkeys(("rainbow_mnist", "online_cifar100", "online_celeba"), pytest.mark.slow)
+MARKS = dict.fromkeys(("rainbow_mnist", "rainbow_mnist_tuned", "online_cifar100", "online_celeba"), pytest.mark.slow)
 """Sweeps of many learners, 20 s for each learner."""
 PBT = {"scheduler": {"name": "pbt", "interval": 20}}
 SMALL = {
@@ -68,6 +70,23 @@ def test_the_quickstart_has_the_rates_that_were_found_on_other_seeds() -> None:
         assert {**shown, **varied} == {**tried, **varied}
         grids += varied.values()
     assert len(grids) == 4 and all(rates == grids[0] for rates in grids)
+
+
+def test_the_tuned_sweep_has_the_best_trial_of_each_learner() -> None:
+    """With the four digits of its label, from a search on other seeds with as many trials for each learner."""
+    tuned, search = ready("rainbow_mnist_tuned"), read_yaml(BENCHMARKS / "tuning.yaml", "tuning")
+    assert {*range(tuned["seeds"])}.isdisjoint(search["seeds"])
+    best = {row.split(" | ")[0][2:]: row.split(" | ") for row in reproduction.tuning("tuning")[2:] if " | 1 | " in row}
+    assert {row[1] for row in best.values()} == {str(search["search"]["samples"])}
+    for learner in tuned["learners"]:
+        (searched,) = [each for each in search["learners"] if each["name"] == learner["name"]]
+        drawn = {option for option, value in searched.items() if isinstance(value, dict)}
+        values = dict(value.split("=") for value in best.pop(learner["name"])[3].split())
+        assert {option: str(learner[option]) for option in drawn} == values
+        assert {option: value for option, value in learner.items() if option not in drawn} == {
+            option: value for option, value in searched.items() if option not in drawn
+        }
+    assert best == {}
 
 
 @pytest.mark.parametrize(
