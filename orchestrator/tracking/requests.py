@@ -35,6 +35,9 @@ _COLUMNS = {
     "SqlTag": {"run_uuid", "key", "value"},
 }
 """MLflow's class of a table → the columns that `_Database` writes."""
+_STORE = ("ManagedSessionMaker", "ARTIFACTS_FOLDER_NAME", "sanitize_metric_value", "_check_run_is_active", "_get_run")
+_CHECKS = ("_validate_metric", "_validate_param", "_validate_tag")
+"""What `_Database` needs of MLflow's store, and of `mlflow.utils.validation`; not all of it is public."""
 
 
 @dataclass(frozen=True)
@@ -149,16 +152,20 @@ class _Database:
 
     @classmethod
     def of(cls, client: Any) -> _Database | None:
-        """The database of this client; None for a server, and for a version of MLflow with other columns."""
+        """The database of this client; None for a server, and for a version of MLflow with other internals."""
         from mlflow.store.tracking.dbmodels import models
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+        from mlflow.utils import validation
 
         store = client._tracking_client.store
-        tables = {name: getattr(models, name).__table__ for name in _COLUMNS}
-        if type(store) is not SqlAlchemyStore:
+        if type(store) is not SqlAlchemyStore or not all(hasattr(validation, name) for name in _CHECKS):
             return None
-        same = all({column.name for column in tables[name].columns} == columns for name, columns in _COLUMNS.items())
-        return cls(store, tables) if same else None
+        tables: dict[str, Any] = {name: getattr(getattr(models, name, None), "__table__", None) for name in _COLUMNS}
+        same = all(
+            tables[name] is not None and {column.name for column in tables[name].columns} == columns
+            for name, columns in _COLUMNS.items()
+        )
+        return cls(store, tables) if same and all(hasattr(store, name) for name in _STORE) else None
 
     def write(self, batch: Mapping[str, _Unsent]) -> None:
         """Write what was collected for each of these runs, in one transaction.

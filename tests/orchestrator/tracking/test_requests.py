@@ -3,6 +3,7 @@
 import math
 import sqlite3
 from contextlib import closing
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -131,9 +132,21 @@ def test_what_mlflow_refuses_leaves_nothing(tracking_uri: str, spoil, line: str)
     assert {table: len(rows) for table, rows in after.items()} == {table: len(rows) for table, rows in before.items()}
 
 
-def test_tables_of_another_version_are_written_by_mlflows_client(tracking_uri: str, monkeypatch) -> None:
-    columns = requests._COLUMNS | {"SqlMetric": requests._COLUMNS["SqlMetric"] | {"unknown"}}
-    monkeypatch.setattr(requests, "_COLUMNS", columns)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("_COLUMNS", requests._COLUMNS | {"SqlMetric": requests._COLUMNS["SqlMetric"] | {"unknown"}}),
+        ("_COLUMNS", requests._COLUMNS | {"SqlUnknown": {"key"}}),
+        ("_STORE", (*requests._STORE, "_unknown")),
+        ("_CHECKS", (*requests._CHECKS, "_validate_unknown")),
+    ],
+    ids=["columns", "table", "store", "checks"],
+)
+def test_another_version_of_mlflow_is_written_by_its_client(
+    tracking_uri: str, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    assert RunBatches(connect(tracking_uri))._database is not None
+    monkeypatch.setattr(requests, name, value)
     batches = RunBatches(connect(tracking_uri))
     assert batches._database is None
     run = batches.create("0", "run", {})
