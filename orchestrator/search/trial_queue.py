@@ -161,10 +161,6 @@ class TrialQueue:
             self._record(trial, value, batches)
         return [trial for trial, _ in stopped]
 
-    def should_stop(self, trial: Trial, batches: int, value: float) -> bool:
-        """Whether the scheduler stops a trial that is in no pack; see `stopped`."""
-        return bool(self.stopped(batches, [(trial, value)]))
-
     def rungs(self, trial: Trial) -> tuple[int, ...]:
         """The batches at which the scheduler judges a trial."""
         asha = self._asha_of(trial)
