@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -136,6 +136,8 @@ class Learner(Stateful, ABC):
     between the configurations of a stack: then they are a `learners.training.replicate_options.PerReplicate`."""
     can_start: ClassVar[bool] = False
     """Whether it implements `weights` and `start_from`."""
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named sets of option values, for `preset` in a sweep: name → option → value."""
     options_class: ClassVar[type]
     state_fields: ClassVar[tuple[str, ...]]
     """Attributes that determine all later results, generators included.

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -73,6 +73,10 @@ class FOML(Learner):
     """
 
     changeable = ("alpha1", "alpha2", "beta1", "beta2")
+    presets: ClassVar = {
+        "tuned": {"K": 1, "pull": "decoupled", "alpha1": 0.00133, "alpha2": 0.002708, "beta1": 0.1088, "beta2": 0.5291}
+    }
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md), with two gradients per datapoint."""
     options_class = Options
     can_start = True
     state_fields = ("phi", "theta", "statistics", "moments", "meta_moments", "steps", "replay")

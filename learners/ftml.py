@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -69,6 +70,10 @@ class FTML(LeaderLearner):
 
     needs_boundaries = True
     changeable = ("inner_rate", "outer_rate")
+    presets: ClassVar = {
+        "finn2019": {"inner_rate": 0.1, "outer_rate": 0.001, "support": 10, "query": 10, "tasks_per_meta_batch": 25}
+    }
+    """`finn2019` has the rates of the authors' earlier work."""
     options_class = Options
     state_fields = ("leader", "adapted", "replay", "tasks", "budget", "meta_updates_due", "starts")
 

@@ -34,7 +34,7 @@ from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
 
 if TYPE_CHECKING:
-    from learners.base import StreamFacts
+    from learners.base import Learner, StreamFacts
 
 T = TypeVar("T")
 
@@ -234,6 +234,7 @@ def _learner(
         rule = f"needs task boundaries, which the schedule {schedule.name} has not"
         faults.add("name", rule, name, "use the schedule sequential, or leave it out")
     model = model_of(learner.options_class)
+    entry = _with_preset(name, entry, learner, faults)
     start = entry.pop("start", None) if "start" not in model.model_fields else None
     if start is not None and not (isinstance(start, str) and start):
         faults.add("start", "must be a checkpoint file that ends in .pt, or the id of a run", start)
@@ -252,7 +253,7 @@ def _learner(
     try:
         values = model.model_validate(fixed)
     except ValidationError as error:
-        explain(error, faults, model, ["name", "start"])
+        explain(error, faults, model, ["name", "preset", "start"])
         return None
     additions = {item.name: item.default for item in fields(learner.options_class) if item.metadata.get("addition")}
     resolved = {key: getattr(values, key) for key in model.model_fields if key not in spaces}
@@ -261,6 +262,20 @@ def _learner(
     if stream is not None:
         check_options(spec, stream, faults)
     return spec
+
+
+def _with_preset(name: str, entry: dict[str, Any], learner: type[Learner], faults: Faults) -> dict[str, Any]:
+    """The options with those of the `preset` that are not among them."""
+    if "preset" not in entry or "preset" in model_of(learner.options_class).model_fields:
+        return entry
+    preset = entry.pop("preset")
+    if not learner.presets:
+        faults.add("preset", f"{name} has no presets", preset, "leave it out")
+    elif not isinstance(preset, str) or preset not in learner.presets:
+        unknown_name("preset", preset, learner.presets, faults)
+    else:
+        return {**learner.presets[preset], **entry}
+    return entry
 
 
 def _network(entry: str | Mapping[str, Any] | None, images_per_datapoint: int, faults: Faults) -> str | None:

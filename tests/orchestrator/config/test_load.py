@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from learners import registry
 from orchestrator.config.load import check_sweep, default_file, load_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
@@ -53,6 +54,9 @@ def test_a_valid_sweep_has_its_defaults() -> None:
         ({"learners": [{"name": "foml", "alpha1": "fast"}]}, "mine.yaml: learners[0].alpha1: must be a number (got fast)"),
         ({"learners": [{"name": "foml", "alpha1": 0}]}, "mine.yaml: learners[0].alpha1: must be greater than 0 (got 0)"),
         ({"learners": [{"name": "foml", "meta_gradient": "second"}]}, "mine.yaml: learners[0].meta_gradient: must be 'exact' or 'first_order' (got second)"),
+        ({"learners": [{"name": "online", "preset": "tund"}]}, "mine.yaml: learners[0].preset: must be one of tuned (got tund); did you mean tuned?"),
+        ({"learners": [{"name": "ftml", "preset": {"grid": ["finn2019"]}}]}, "mine.yaml: learners[0].preset: must be one of finn2019 (got {'grid': ['finn2019']})"),
+        ({"learners": [{"name": "tfs", "preset": "tuned"}]}, "mine.yaml: learners[0].preset: tfs has no presets (got tuned); leave it out"),
         ({"learners": [{"K": 5}]}, None),
         ({"learners": [{"name": "online", "K": {"grid": [1, 5]}}]}, None),
         ({"learners": [{"name": "foml", "K": {"grid": []}}]}, "mine.yaml: learners[0].K.grid: must be a list, and not empty (got [])"),
@@ -428,3 +432,17 @@ def test_options_of_later_versions_are_recorded_only_if_they_are_not_their_defau
     )
     assert fixed(name="online", updates_per_batch=2) == {"alpha1", "online_optimizer", "updates_per_batch"}
     assert fixed(name="foml", pull="decoupled") - fixed(name="foml") == {"pull"}
+
+
+def test_a_preset_gives_the_options_that_the_entry_does_not() -> None:
+    entry = {"name": "foml", "preset": "tuned", "alpha1": 0.5, "beta2": {"grid": [0.1, 0.2]}}
+    (spec,) = check_sweep(GOOD | {"learners": [entry]}).learners
+    given = {"K": 1, "pull": "decoupled", "alpha1": 0.5, "alpha2": 0.002708, "beta1": 0.1088}
+    assert given.items() <= spec.fixed.items() and spec.spaces["beta2"].values == (0.1, 0.2)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_preset_is_valid(name: str) -> None:
+    for preset, values in registry.learner_class(name).presets.items():
+        (spec,) = check_sweep(GOOD | {"learners": [{"name": name, "preset": preset}]}).learners
+        assert values.items() <= spec.fixed.items()

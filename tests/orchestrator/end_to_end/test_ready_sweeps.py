@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from benchmarks import reproduction
+from learners.registry import learner_class
 from orchestrator.config.load import default_file
 from orchestrator.config.strict_yaml import read_yaml
 from tests.orchestrator.protocol_sweep import compute
@@ -78,7 +79,10 @@ def test_the_tuned_sweep_has_the_best_trial_of_each_learner() -> None:
     assert {*range(tuned["seeds"])}.isdisjoint(search["seeds"])
     best = {row.split(" | ")[0][2:]: row.split(" | ") for row in reproduction.tuning("tuning")[2:] if " | 1 | " in row}
     assert {row[1] for row in best.values()} == {str(search["search"]["samples"])}
-    for learner in tuned["learners"]:
+    assert all(set(learner) == {"name", "preset"} for learner in tuned["learners"])
+    for learner in (
+        {"name": each["name"]} | learner_class(each["name"]).presets["tuned"] for each in tuned["learners"]
+    ):
         (searched,) = [each for each in search["learners"] if each["name"] == learner["name"]]
         drawn = {option for option, value in searched.items() if isinstance(value, dict)}
         values = dict(value.split("=") for value in best.pop(learner["name"])[3].split())
