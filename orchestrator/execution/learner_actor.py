@@ -320,9 +320,3 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         for files in self._files:
             files.close()
         self._files = ()
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Do nothing: the chunk file is the checkpoint."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Do nothing: the first step loads the newest chunk file."""

@@ -57,6 +57,10 @@ class TrialSpec:
     rungs: tuple[int, ...] = ()
     others: tuple[TrialSpec, ...] = ()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TrialSpec:
+        """This object, which nothing changes: Tune copies a trial's configuration four times."""
+        return self
+
     @property
     def pack(self) -> tuple[TrialSpec, ...]:
         """All trials of the actor, this one first."""
@@ -94,7 +98,8 @@ class ChunkResult:
     total_batches: int
     seconds: float
     curves: Curves
-    objectives: dict[str, np.ndarray]
+    # Tune writes every result into messages (as in `Curves.__repr__`).
+    objectives: dict[str, np.ndarray] = field(repr=False)
     finished: bool
     fitness: float | None
     remarks: tuple[str, ...]

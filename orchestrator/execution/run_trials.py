@@ -39,6 +39,7 @@ def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progr
         progress.say(f"cluster: {missing}")
     slots = cluster.slots(sweep)
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
+    os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "1e9"  # the journal and the chunk files resume a sweep, not Tune's state
     health = TrialHealth(context, progress.say)
     callback = ResultCallback(context, queue, progress, health)
     resources = {"cpu": sweep.document.resources.cpus, "gpu": sweep.document.resources.gpus}
@@ -60,6 +61,7 @@ def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progr
                     storage_path=str(Path(scratch).absolute()),
                     callbacks=[callback],
                     stop=TrialStopper(context, queue, callback),
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # chunk files are the checkpoints
                     failure_config=tune.FailureConfig(max_failures=0),  # the callback counts retries
                     verbose=0,
                 ),
