@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.stats import ttest_1samp
 
-from benchmarks.reproduction_picture import ABLATIONS, Row, draw_curves, draw_errors
+from benchmarks.reproduction_picture import ABLATIONS, CIFAR, Row, draw_curves, draw_errors
 from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.tracking.reader import curves_of, find_sweep
 
@@ -41,6 +41,7 @@ CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoin
 SAME_SIGN = "diagnostics/meta_gradient_same_sign"
 """A diagnostic of every batch, of which the mean over the stream is kept, as step 0."""
 _PROVENANCE = ("foml.command", "foml.git_commit", "foml.versions", "foml.platform", "foml_internal.identity_json")
+_NUMBERED = " #"
 _TABLE = re.compile(r"(<!-- table (?P<kind>\w+) (?P<arguments>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -80,7 +81,7 @@ class Curves:
 
 
 def keep(name: str, tracking_uri: str, file: str | None = None, by_task: bool = False) -> Path:
-    """Copy the curves of a finished sweep from MLflow to `RESULTS`.
+    """Copy the curves of a finished sweep's complete configurations from MLflow to `RESULTS`.
 
     Args:
         name: the sweep.
@@ -91,8 +92,8 @@ def keep(name: str, tracking_uri: str, file: str | None = None, by_task: bool = 
     runs = find_sweep(name, tracking_uri)
     if runs.status != "FINISHED":
         sys.exit(f"{name}: only the curves of a finished sweep are kept, and this one is {runs.status}")
-    frame = curves_of(runs)
-    frame = frame[frame["seed"].notna()]
+    frame = curves_of(replace(runs, configurations=tuple(each for each in runs.configurations if each.complete)))
+    frame = frame[frame["seed"].notna()].assign(label=_distinct_labels(frame))
     means = (
         frame[frame["metric"] == SAME_SIGN].groupby(["label", "seed"], as_index=False, observed=True)["value"].mean()
     )
@@ -113,6 +114,12 @@ def keep(name: str, tracking_uri: str, file: str | None = None, by_task: bool = 
         column_encoding={"seed": "DELTA_BINARY_PACKED", "step": "DELTA_BINARY_PACKED"},
     )  # fmt: skip
     return path
+
+
+def _distinct_labels(frame: pd.DataFrame) -> pd.Series:
+    """The labels, numbered where configurations share one: a search may draw values alike in four digits."""
+    numbers = frame.groupby("label", observed=True)["configuration"].rank("dense").astype(int)
+    return frame["label"].astype(str) + numbers.map(lambda number: f"{_NUMBERED}{number}" if number > 1 else "")
 
 
 def load(name: str) -> Curves:
@@ -199,14 +206,14 @@ def seeds(name: str) -> list[str]:
     return _markdown(["seed", *numbers], rows)
 
 
-def course(name: str) -> list[str]:
-    """Each configuration's mean error over seeds in stretches of `LAST` tasks."""
-    curves, rows = load(name), []
+def course(name: str, tasks: str = str(LAST)) -> list[str]:
+    """Each configuration's mean error over seeds in stretches of `tasks` tasks."""
+    curves, rows, length = load(name), [], int(tasks)
     for label in curves.labels:
         error = curves.by_seed(label, "validation_error").mean(0)
-        starts = range(0, len(error), LAST)
-        rows.append([label, *(f"{error[start : start + LAST].mean():.3f}" for start in starts)])
-    return _markdown(["tasks", *(f"{start + 1}–{min(start + LAST, len(error))}" for start in starts)], rows)
+        starts = range(0, len(error), length)
+        rows.append([label, *(f"{error[start : start + length].mean():.3f}" for start in starts)])
+    return _markdown(["tasks", *(f"{start + 1}–{min(start + length, len(error))}" for start in starts)], rows)
 
 
 def tuning(name: str) -> list[str]:
@@ -217,7 +224,8 @@ def tuning(name: str) -> list[str]:
         errors = np.array([curves.cumulative(label).mean() for label in trials])
         finite = [(error, label) for error, label in zip(errors, trials, strict=True) if np.isfinite(error)]
         for place, (error, label) in enumerate(sorted(finite)[:BEST], 1):
-            rows.append([learner, str(len(trials)), str(place), label.partition(" ")[2], f"{error:.3f}"])
+            values = label.partition(" ")[2].partition(_NUMBERED)[0]
+            rows.append([learner, str(len(trials)), str(place), values, f"{error:.3f}"])
     return _markdown(["method", "trials", "place", "values", "cumulative error"], rows)
 
 
@@ -264,6 +272,8 @@ def draw() -> None:
     names |= {"foml": "K=5", "foml meta_updates=False": "θ fixed"}
     errors = {names[label]: curves.by_seed(label, "validation_error") for label in curves.labels}
     draw_curves(errors, LAST, ABLATIONS, top=0.5)
+    curves = load("online-cifar100-150")
+    draw_curves({label: curves.by_seed(label, "validation_error") for label in curves.labels}, 25, CIFAR, top=0.6)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from orchestrator.protocol.metrics import Interval, interval
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
 ERRORS, CURVES = IMAGES / "reproduction.svg", IMAGES / "rainbow-mnist.svg"
-ABLATIONS = IMAGES / "ablations.svg"
+ABLATIONS, CIFAR = IMAGES / "ablations.svg", IMAGES / "online-cifar100.svg"
 REFERENCES = {"replay", "online"}
 """Methods that the paper leaves out."""
 _BESIDE = ("axes fraction", "data")

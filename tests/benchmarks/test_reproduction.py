@@ -4,6 +4,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,7 @@ class Runs:
     """What the kept curves need of a sweep in MLflow."""
 
     status: str = "FINISHED"
+    configurations: tuple[SimpleNamespace, ...] = (SimpleNamespace(complete=False), SimpleNamespace(complete=True))
 
     @property
     def tags(self) -> dict[str, str]:
@@ -60,9 +62,15 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 rows.append((label, seed, reproduction.SAME_SIGN, batch, 0.5 + 0.1 * seed + 0.5 * batch))
         rows.append((label, np.nan, "validation_error", 0, 9.0))  # the mean over seeds
     frame = pd.DataFrame(rows, columns=["label", "seed", "metric", "step", "value"])
+    frame = frame.assign(configuration=frame["label"])
     monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(reproduction, "find_sweep", lambda name, uri: Runs())
-    monkeypatch.setattr(reproduction, "curves_of", lambda runs: frame)
+
+    def curves_of(runs: Runs) -> pd.DataFrame:
+        assert [each.complete for each in runs.configurations] == [True]
+        return frame
+
+    monkeypatch.setattr(reproduction, "curves_of", curves_of)
     reproduction.keep("toy", "sqlite:///toy.db")
     return tmp_path / "results"
 
@@ -117,6 +125,7 @@ def test_the_course_of_errors(results: Path) -> None:
         "| online | 0.100 | 0.100 |",
         "| foml | 0.200 | 0.100 |",  # (0.3 + 0.1) / 2
     ]
+    assert reproduction.course("toy", "12")[0] == "| tasks | 1–12 | 13–16 |"
 
 
 def test_a_sweep_is_compared_with_another_one(results: Path) -> None:
@@ -131,7 +140,7 @@ def test_the_best_trials_of_a_search(results: Path) -> None:
     toy = pq.read_table(results / "toy.parquet").to_pandas()
     parts = [
         toy[toy["label"] == label].assign(label=name)
-        for name, label in (("foml K=1 rate=3", "foml"), ("foml K=2 rate=1", "online"), ("online rate=2", "online"))
+        for name, label in (("foml K=1 rate=3", "foml"), ("foml K=2 rate=1 #2", "online"), ("online rate=2", "online"))
     ]
     pd.concat(parts).to_parquet(results / "search.parquet")
     assert reproduction.tuning("search")[2:] == [
@@ -139,6 +148,17 @@ def test_the_best_trials_of_a_search(results: Path) -> None:
         "| foml | 2 | 2 | K=1 rate=3 | 0.150 |",
         "| online | 1 | 1 | rate=2 | 0.100 |",
     ]
+
+
+def test_configurations_with_equal_labels_are_numbered(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search may draw two values that are alike in the four digits of a label."""
+    curves_of = reproduction.curves_of
+    monkeypatch.setattr(reproduction, "curves_of", lambda runs: curves_of(runs).assign(label="online rate=0.1"))
+    reproduction.keep("alike", "sqlite:///toy.db")
+    kept = reproduction.load("alike")
+    assert {label: kept.cumulative(label).mean() for label in kept.labels} == pytest.approx(
+        {"online rate=0.1 #2": 0.1, "online rate=0.1": 0.15}
+    )
 
 
 def test_curves_by_batch_may_be_left_out(results: Path) -> None:

@@ -73,22 +73,33 @@ def test_the_quickstart_has_the_rates_that_were_found_on_other_seeds() -> None:
     assert len(grids) == 4 and all(rates == grids[0] for rates in grids)
 
 
-def test_the_tuned_sweep_has_the_best_trial_of_each_learner() -> None:
+def options_of(learner: dict[str, Any]) -> dict[str, Any]:
+    """A learner of a sweep, with the values of its preset."""
+    preset = learner_class(learner["name"]).presets[learner["preset"]] if "preset" in learner else {}
+    return {option: value for option, value in {**preset, **learner}.items() if option != "preset"}
+
+
+@pytest.mark.parametrize(
+    ("tuned", "search"),
+    [
+        (FOLDER / "rainbow_mnist_tuned.yaml", BENCHMARKS / "tuning.yaml"),
+        (BENCHMARKS / "label_permuted.yaml", BENCHMARKS / "label_permuted_tuning.yaml"),
+    ],
+)
+def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: Path, search: Path) -> None:
     """With the four digits of its label, from a search on other seeds with as many trials for each learner."""
-    tuned, search = ready("rainbow_mnist_tuned"), read_yaml(BENCHMARKS / "tuning.yaml", "tuning")
-    assert {*range(tuned["seeds"])}.isdisjoint(search["seeds"])
-    best = {row.split(" | ")[0][2:]: row.split(" | ") for row in reproduction.tuning("tuning")[2:] if " | 1 | " in row}
-    assert {row[1] for row in best.values()} == {str(search["search"]["samples"])}
-    assert all(set(learner) == {"name", "preset"} for learner in tuned["learners"])
-    for learner in (
-        {"name": each["name"]} | learner_class(each["name"]).presets["tuned"] for each in tuned["learners"]
-    ):
-        (searched,) = [each for each in search["learners"] if each["name"] == learner["name"]]
-        drawn = {option for option, value in searched.items() if isinstance(value, dict)}
+    compared, searched = read_yaml(tuned, tuned.name), read_yaml(search, search.name)
+    assert {*range(compared["seeds"])}.isdisjoint(searched["seeds"])
+    rows = [row.split(" | ") for row in reproduction.tuning(searched["name"])[2:] if " | 1 | " in row]
+    best = {row[0][2:]: row for row in rows}
+    assert {row[1] for row in best.values()} == {str(searched["search"]["samples"])}
+    for learner in map(options_of, compared["learners"]):
+        (space,) = [each for each in searched["learners"] if each["name"] == learner["name"]]
+        drawn = {option for option, value in space.items() if isinstance(value, dict)}
         values = dict(value.split("=") for value in best.pop(learner["name"])[3].split())
         assert {option: str(learner[option]) for option in drawn} == values
         assert {option: value for option, value in learner.items() if option not in drawn} == {
-            option: value for option, value in searched.items() if option not in drawn
+            option: value for option, value in space.items() if option not in drawn
         }
     assert best == {}
 
