@@ -273,7 +273,8 @@ def draw() -> None:
     errors = {names[label]: curves.by_seed(label, "validation_error") for label in curves.labels}
     draw_curves(errors, LAST, ABLATIONS, top=0.5)
     curves = load("online-cifar100-150")
-    draw_curves({label: curves.by_seed(label, "validation_error") for label in curves.labels}, 25, CIFAR, top=0.6)
+    errors = {label: curves.by_seed(label, "validation_error") for label in curves.labels}
+    draw_curves(errors, 25, CIFAR, bottom=0.3, top=0.6)
 
 
 def main() -> None:

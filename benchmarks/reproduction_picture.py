@@ -87,14 +87,17 @@ def draw_errors(rows: list[Row], tasks: int, path: Path = ERRORS) -> None:
         axes.grid(axis="x", color=_GREY, alpha=0.25)
 
 
-def draw_curves(errors: Mapping[str, np.ndarray], window: int, path: Path = CURVES, top: float = 1) -> None:
+def draw_curves(
+    errors: Mapping[str, np.ndarray], window: int, path: Path = CURVES, bottom: float = 0, top: float = 1
+) -> None:
     """Draw each method's validation error against tasks seen, with a band of the 95 % interval for some.
 
     Args:
         errors: for each method the error after each task, shape [seeds, tasks].
         window: tasks in a point's mean.
         path: the picture.
-        top: the largest error of the axis.
+        bottom: the smallest error of the axis.
+        top: the largest one.
     """
     with _saved(path, 8, 4.6) as figure:
         axes = figure.add_axes((0.08, 0.12, 0.76, 0.84))
@@ -111,12 +114,12 @@ def draw_curves(errors: Mapping[str, np.ndarray], window: int, path: Path = CURV
             ends.append((mean[-1], method, colour))
         place = -1.0
         for end, method, colour in sorted(ends):  # names of lines that end close together are moved apart
-            place = max(end, place + 0.034 * top)
+            place = max(end, place + 0.034 * (top - bottom))
             line = {"arrowstyle": "-", "color": colour, "lw": 0.6, "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)}
             axes.annotate(
                 method, (tasks[-1], end), (1.04, place), textcoords=_BESIDE, va="center", color=colour, arrowprops=line
             )
-        axes.set(xlim=(window, tasks[-1]), ylim=(0, top))
+        axes.set(xlim=(window, tasks[-1]), ylim=(bottom, top))
         axes.set_xlabel("tasks seen", color=_GREY)
         axes.set_ylabel(f"validation error, mean of {window} tasks", color=_GREY)
         axes.grid(color=_GREY, alpha=0.25)
