@@ -244,7 +244,7 @@ def synthetic_actor(pace: float) -> Any:
             objectives = {name: values for name, values in by_metric.items() if values is not None}
             seconds, batches = float(self._measured.chunks["seconds"].sum()), part.batches
             finished = batches == BATCHES
-            return to_tune(ChunkResult(batches, BATCHES, seconds, part, objectives, finished, None, (), 10**9, 10**9))
+            return to_tune([ChunkResult(batches, BATCHES, seconds, part, objectives, finished, None, (), 10**9, 10**9)])
 
     return SyntheticActor
 
@@ -269,7 +269,8 @@ def run_under_ray(load: Load) -> dict[str, float]:
     def drain(self: Any, *args: Any) -> Any:
         began = time.monotonic()
         problems = real_drain(self, *args)
-        used.update(meters[0].used() | {"left": time.monotonic() - began})
+        for meter in meters:  # none if every trial failed
+            used.update(meter.used() | {"left": time.monotonic() - began})
         return problems
 
     writer.results, writer.drain = results, drain

@@ -1,6 +1,9 @@
 """The benchmark of a sweep's load on MLflow: it plays a whole trial, and counts processor time."""
 
 import os
+import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -28,3 +31,15 @@ def test_a_trial_is_played_to_the_writer(tmp_path: Path, monkeypatch: pytest.Mon
     first, *_, last = scale.table(load, used)
     assert first == "1 trials of 1 GPUs, 34 s there; 10 seeds, sqlite, points: 10"
     assert last.startswith("reference: ")
+
+
+@pytest.mark.slow
+def test_a_sweep_under_tune_is_measured(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "benchmarks.scale", "--gpus", "2", "--trials", "2", "--ray"]
+    uri = new_database(tmp_path)
+    done = subprocess.run([*words, "--uri", uri], capture_output=True, text=True, timeout=540)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 trials of 2 GPUs, 34 s there; 10 seeds, sqlite\n")
+    loop = re.search(r"^loop: .* cores, (\d+) ms of CPU a trial$", done.stdout, re.MULTILINE)
+    assert loop is not None and int(loop[1]) > 0
+    assert TrackedRuns(uri, "scale").statuses() == Counter(FINISHED=1 + 2 * (1 + scale.SEEDS))
