@@ -269,8 +269,8 @@ def run_under_ray(load: Load) -> dict[str, float]:
     def drain(self: Any, *args: Any) -> Any:
         began = time.monotonic()
         problems = real_drain(self, *args)
-        for meter in meters:  # none if every trial failed
-            used.update(meter.used() | {"left": time.monotonic() - began})
+        if meters:  # none if every trial failed
+            used.update(meters[0].used() | {"left": time.monotonic() - began})
         return problems
 
     writer.results, writer.drain = results, drain

@@ -48,8 +48,8 @@ PATIENCE_S = 540
 Value = TypeVar("Value")
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "orchestrator.sweep", "--local", *words]
+def command(*words: str, local: bool = True) -> list[str]:
+    return [sys.executable, "-m", "orchestrator.sweep", *(["--local"] if local else []), *words]
 
 
 def with_database(folder: Path) -> None:
@@ -84,12 +84,17 @@ def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running(folder: Path, *words: str, fresh: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process group of its own, which is killed at the end of the block; `fresh`: see `run`."""
+def running(folder: Path, *words: str, fresh: bool = False, local: bool = True) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process group of its own, which is killed at the end of the block.
+
+    Args:
+        fresh: see `run`.
+        local: start a Ray, instead of joining that of `RAY_ADDRESS`.
+    """
     if not fresh:
         with_database(folder)
     with subprocess.Popen(
-        command(*words),
+        command(*words, local=local),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
