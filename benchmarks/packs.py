@@ -7,12 +7,22 @@ Every configuration has its own α₁, α₂, β₁ and β₂. Before anything i
 them alone: bit for bit on the CPU, to 1e-3 of the distance learned on a GPU. One at a time is one learner per
 configuration, one after another; the peers `higher` and `torchopt` take FOML's step as in `benchmarks.meta_gradient`,
 without a prediction and without batch handling. Pictures are noise: the content does not change the cost.
+
+The alternative to a pack are processes that share the GPU, as with `resources: {gpus: 0.1}`. They take their batches
+at the same time, one configuration each; their memory is that of their tensors, without the context of CUDA that each
+of them has. Where the daemon of NVIDIA's Multi-Process Service runs, they use it, and the first line says so.
 """
 
 import argparse
 import gc
+import multiprocessing
+import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from statistics import median
+from threading import BrokenBarrierError
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,6 +116,48 @@ def peer_seconds(network: str, K: int, device: torch.device, count: int) -> dict
     return taken
 
 
+_together: Any = None  # the barrier of the processes that share a device
+
+
+def _share(barrier: Any, device: torch.device, threads: int) -> None:
+    global _together
+    _together = barrier
+    determinism.enable(device)
+    torch.set_num_threads(threads)
+
+
+def _train_alone(
+    network: str, K: int, options: object, device: torch.device, batches: int
+) -> tuple[float, float, float]:
+    """Train one configuration when all processes are ready; when it began and ended, and MiB on a GPU."""
+    run = Run(network, [options], device)
+    run.batches(K + 6)
+    wait(device)
+    try:
+        _together.wait(timeout=300)
+    except BrokenBarrierError:
+        raise SystemExit("a process of the comparison ended, or did not start within five minutes") from None
+    begin = time.monotonic()
+    run.batches(batches)
+    wait(device)
+    end = time.monotonic()  # one clock for all processes
+    return begin, end, torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else 0.0
+
+
+def shared_seconds(
+    network: str, K: int, device: torch.device, threads: int, processes: int, batches: int
+) -> tuple[float, float]:
+    """Seconds in which each of `processes` processes on one device trains a batch, and MiB of all of them."""
+    context = multiprocessing.get_context("spawn")  # CUDA cannot be used in a forked process
+    initial = (context.Barrier(processes), device, threads)
+    with ProcessPoolExecutor(processes, context, _share, initial) as pool:
+        # Each waits for the others inside its task, so that none takes two.
+        tasks = [pool.submit(_train_alone, network, K, one, device, batches) for one in configurations(processes, K)]
+        results = [task.result() for task in tasks]
+    begin, end, memory = (np.array(column) for column in zip(*results, strict=True))
+    return float(end.max() - begin.min()) / batches, float(memory.sum())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
@@ -113,6 +165,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=list(SHAPE))
     parser.add_argument("--configurations", type=int, nargs="+", metavar="R")
     parser.add_argument("-K", type=int, nargs="+")
+    parser.add_argument("--processes", type=int, nargs="*", metavar="P", help="processes that share the device")
     parser.add_argument("--batches", type=int)
     arguments = parser.parse_args()
     device, gpu = arguments.device, arguments.device.type == "cuda"
@@ -123,7 +176,10 @@ def main() -> None:
     networks = arguments.networks or (list(SHAPE) if gpu else ["rainbow"])
     sizes = arguments.configurations or ([1, 4, 16, 32, 64, 128] if gpu else [1, 4])
     batches = arguments.batches or (30 if gpu else 5)
+    shares = ([10] if gpu else [2]) if arguments.processes is None else arguments.processes
     card = torch.cuda.get_device_name() if gpu else f"{arguments.threads} CPU thread(s)"
+    if gpu and Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists():
+        card += " with MPS"
     print(f"FOML, N={N}, float32, {card}, torch {torch.__version__}; configurations × batches per second\n")
     print(
         "| network | K | stack or peer | ms a batch | configurations × batches / s | against the best peer | peak MiB |"
@@ -148,6 +204,10 @@ def main() -> None:
                 row = [network, str(K), f"R = {size}", f"{1e3 * seconds:.1f}", f"{size / seconds:.1f}"]
                 print("| " + " | ".join([*row, f"{best * size / seconds:.2f}", memory]) + " |", flush=True)
                 del run
+            for count in shares:
+                seconds, used = shared_seconds(network, K, device, arguments.threads, count, batches)
+                row = [network, str(K), f"{count} processes", f"{1e3 * seconds:.1f}", f"{count / seconds:.1f}"]
+                print("| " + " | ".join([*row, f"{best * count / seconds:.2f}", f"{used:.0f}" if gpu else ""]) + " |")
             print(f"equal to each alone: {apart:.1e}" if gpu else "equal to each alone, bit for bit", flush=True)
 
 

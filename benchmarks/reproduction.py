@@ -8,7 +8,7 @@
 `--keep` copies the curves of a finished sweep from MLflow to docs/results/NAME.parquet. A table of the page is the text
 between `<!-- table KIND NAME … -->` and `<!-- end -->`, where KIND is a function of `TABLES` and NAME one or more files
 of docs/results: with `A+B`, B's configurations are `B:LABEL` and only compared with; with `A+B:LABEL`, that one of B is
-among A's. Intervals are 95 % t-intervals over seeds, those of differences over pairs of the same seed, with the p value
+among A's, with `A+B:*` all of B are. Intervals are 95 % t-intervals over seeds, those of differences over pairs of the same seed, with the p value
 of a paired t-test, which is not corrected for the number of comparisons.
 """
 
@@ -34,6 +34,8 @@ ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs/reproduction.md", ROOT / "docs/results"
 LAST = 8
 """Number of tasks in a mean error: one task has 170 validation digits, and a standard error of 2.3 points at 10 %."""
+ALL = "*"
+"""Stands for all labels of a file."""
 BEST = 3
 """Number of trials of each learner in a table of a search."""
 CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoint", "seconds")
@@ -42,6 +44,8 @@ SAME_SIGN = "diagnostics/meta_gradient_same_sign"
 """A diagnostic of every batch, of which the mean over the stream is kept, as step 0."""
 _PROVENANCE = ("foml.command", "foml.git_commit", "foml.versions", "foml.platform", "foml_internal.identity_json")
 _NUMBERED = " #"
+_KNOB = re.compile(r" (updates_per_batch|K)=\S+")
+"""The options that set a learner's gradient evaluations, in a label."""
 _TABLE = re.compile(r"(<!-- table (?P<kind>\w+) (?P<arguments>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -129,7 +133,7 @@ def load(name: str) -> Curves:
         file, _, only = part.partition(":")
         frame = pq.read_table(RESULTS / f"{file}.parquet").to_pandas()
         if only:
-            frame = frame[frame["label"] == only]
+            frame = frame if only == ALL else frame[frame["label"] == only]
         elif place:
             frame["label"] = f"{file}:" + frame["label"].astype(str)
         if only or not place:
@@ -198,6 +202,32 @@ def signs(name: str) -> list[str]:
     return _markdown(["method", "same sign", "lowest seed", "highest seed"], rows)
 
 
+def by_cost(curves: Curves) -> dict[str, dict[int, Interval]]:
+    """The cumulative error of each method by gradient evaluations per datapoint, rounded.
+
+    Configurations that differ only in an option of `_KNOB` are one method.
+    """
+    errors: dict[str, dict[int, Interval]] = {}
+    for label in curves.labels:
+        evaluations = round(curves.by_seed(label, "gradient_evaluations_per_datapoint").mean())
+        of_method = errors.setdefault(_KNOB.sub("", label), {})
+        if evaluations in of_method:
+            sys.exit(f"{label}: two configurations of this method have {evaluations} gradient evaluations per datapoint")
+        of_method[evaluations] = interval(curves.cumulative(label))
+    return errors
+
+
+def cost(name: str) -> list[str]:
+    """Each method's cumulative error, a column for each number of gradient evaluations per datapoint."""
+    errors = by_cost(load(name))
+    columns = sorted({evaluations for of_method in errors.values() for evaluations in of_method})
+    rows = [
+        [method, *(shown(of_method[column]) if column in of_method else "" for column in columns)]
+        for method, of_method in errors.items()
+    ]
+    return _markdown(["gradients/datapoint", *map(str, columns)], rows)
+
+
 def seeds(name: str) -> list[str]:
     """Each configuration's cumulative error on each seed."""
     curves = load(name)
@@ -235,6 +265,7 @@ TABLES: dict[str, Callable[..., list[str]]] = {
     "seeds": seeds,
     "course": course,
     "signs": signs,
+    "cost": cost,
     "tuning": tuning,
 }
 

@@ -136,6 +136,28 @@ def test_a_sweep_is_compared_with_another_one(results: Path) -> None:
     ]
 
 
+def test_errors_by_cost(results: Path) -> None:
+    """Three configurations, of which two differ in their number of updates; costs are rounded."""
+    toy = pq.read_table(results / "toy.parquet").to_pandas()
+    costs, parts = {"foml": 1.9, "online": 1.0}, []
+    for name, label in (("foml K=1", "foml"), ("online", "online")):
+        part = toy[toy["label"] == label].assign(label=name)
+        part.loc[part["metric"] == "gradient_evaluations_per_datapoint", "value"] = costs[label]
+        parts.append(part)
+    pd.concat(parts).to_parquet(results / "one.parquet")
+    other = toy[toy["label"] == "foml"].assign(label="online updates_per_batch=10")
+    other.to_parquet(results / "two.parquet")
+    assert reproduction.cost("one+two:*") == [
+        "| gradients/datapoint | 1 | 2 | 10 |",
+        "| --- | --- | --- | --- |",
+        "| online | 0.100 ± 0.000 |  | 0.150 ± 0.635 |",
+        "| foml |  | 0.150 ± 0.635 |  |",
+    ]
+    other.assign(label="online updates_per_batch=9").to_parquet(results / "three.parquet")
+    with pytest.raises(SystemExit, match="two configurations of this method have 10 gradient evaluations"):
+        reproduction.cost("one+two:*+three:*")
+
+
 def test_the_best_trials_of_a_search(results: Path) -> None:
     toy = pq.read_table(results / "toy.parquet").to_pandas()
     parts = [
