@@ -8,8 +8,8 @@
 `--keep` copies the curves of a finished sweep from MLflow to docs/results/NAME.parquet. A table of the page is the text
 between `<!-- table KIND NAME … -->` and `<!-- end -->`, where KIND is a function of `TABLES` and NAME one or more files
 of docs/results: with `A+B`, B's configurations are `B:LABEL` and only compared with; with `A+B:LABEL`, that one of B is
-among A's, with `A+B:*` all of B are. Intervals are 95 % t-intervals over seeds, those of differences over pairs of the same seed, with the p value
-of a paired t-test, which is not corrected for the number of comparisons.
+among A's, and with `A+B:*` all of B are. Intervals are 95 % t-intervals over seeds, those of differences over pairs of
+the same seed, with the p value of a paired t-test, which is not corrected for the number of comparisons.
 """
 
 import argparse
@@ -212,7 +212,7 @@ def by_cost(curves: Curves) -> dict[str, dict[int, Interval]]:
         evaluations = round(curves.by_seed(label, "gradient_evaluations_per_datapoint").mean())
         of_method = errors.setdefault(_KNOB.sub("", label), {})
         if evaluations in of_method:
-            sys.exit(f"{label}: two configurations of this method have {evaluations} gradient evaluations per datapoint")
+            sys.exit(f"{label}: another configuration of this method has {evaluations} gradients per datapoint, too")
         of_method[evaluations] = interval(curves.cumulative(label))
     return errors
 

@@ -154,7 +154,7 @@ def test_errors_by_cost(results: Path) -> None:
         "| foml |  | 0.150 ± 0.635 |  |",
     ]
     other.assign(label="online updates_per_batch=9").to_parquet(results / "three.parquet")
-    with pytest.raises(SystemExit, match="two configurations of this method have 10 gradient evaluations"):
+    with pytest.raises(SystemExit, match="another configuration of this method has 10 gradients per datapoint"):
         reproduction.cost("one+two:*+three:*")
 
 
