@@ -1,17 +1,16 @@
 """Batches that are written to MLflow's tables are what MLflow's own client would have written."""
 
 import math
-import sqlite3
-from contextlib import closing
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
-from sqlalchemy import event
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.tracking import requests
-from orchestrator.tracking.database import connect, experiment_id
+from orchestrator.tracking.database import connect, experiment_id, prepare
 from orchestrator.tracking.points import Point
 from orchestrator.tracking.requests import RunBatches
 
@@ -38,16 +37,15 @@ def batches_of(uri: str, experiment: str, by_client: bool = False) -> tuple[RunB
 def rows_of(uri: str, experiment: str) -> dict[str, list[tuple]]:
     """The rows of each table that belong to runs of an experiment, with names of runs instead of ids."""
     runs = "(SELECT r.run_uuid AS id, r.name AS of_run, r.experiment_id AS e FROM runs r)"
-    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database:
-        return {
-            table: sorted(
-                database.execute(
-                    f"SELECT of_run, {columns} FROM {table} JOIN {runs} ON id = run_uuid WHERE e = ?", [experiment]
-                ),
-                key=repr,
-            )
+    statement = f"SELECT of_run, {{}} FROM {{}} JOIN {runs} AS t ON id = run_uuid WHERE e = :experiment"
+    engine = create_engine(uri)
+    with engine.connect() as database:
+        rows = {
+            table: database.execute(text(statement.format(columns, table)), {"experiment": int(experiment)}).all()
             for table, columns in TABLES.items()
         }
+    engine.dispose()
+    return {table: sorted(map(tuple, of_table), key=repr) for table, of_table in rows.items()}
 
 
 def write_two_runs(batches: RunBatches, experiment: str) -> None:
@@ -70,19 +68,23 @@ def write_two_runs(batches: RunBatches, experiment: str) -> None:
     batches.flush()
     batches.set_status(b, "RUNNING")
     batches.send(a, [Point("online_error", 1_500, 0.125, 20), Point("z", 1, 0.625, 8)])
+    batches.send(a, [Point("a name: é/b-c.d", 1, -1.2345678901234567e-300, 2**41)])
     batches.flush()
     batches.flush()
 
 
-def test_the_tables_hold_what_mlflows_client_writes(tracking_uri: str) -> None:
+@pytest.mark.parametrize("database", ["tracking_uri", "postgresql_uri"], ids=["SQLite", "PostgreSQL"])
+def test_the_tables_hold_what_mlflows_client_writes(database: str, request: pytest.FixtureRequest) -> None:
     """Metrics, latest metrics (with infinity, NaN and equal steps), parameters, tags, names and statuses."""
+    tracking_uri = request.getfixturevalue(database)
+    prepare(tracking_uri)
     for experiment in ("by client", "by transaction"):
         write_two_runs(*batches_of(tracking_uri, experiment, by_client=experiment == "by client"))
     client = MlflowClient(tracking_uri)
     ids = {name: client.get_experiment_by_name(name).experiment_id for name in ("by client", "by transaction")}
     expected, actual = (rows_of(tracking_uri, ids[name]) for name in ("by client", "by transaction"))
     assert actual == expected
-    assert len(actual["metrics"]) == 1_507 + 3 and len(actual["latest_metrics"]) == 7 - 1
+    assert len(actual["metrics"]) == 1_507 + 4 and len(actual["latest_metrics"]) == 7
     (a, b) = sorted(client.search_runs([ids["by transaction"]]), key=lambda run: run.info.run_name)
     assert a.info.run_name == "a · seed 0" and a.info.status == "FINISHED" and a.info.end_time == 5_000
     assert a.data.params == {"K": "5", "learner": "foml", "seed": "0"} and a.data.tags["kind"] == "another"
@@ -105,6 +107,38 @@ def test_a_flush_is_one_transaction_for_all_runs(tracking_uri: str) -> None:
     batches.flush()
     assert len(commits) - reads == 2, "one to read the experiment's folder, one that writes"
     assert len(rows_of(tracking_uri, experiment)["metrics"]) == 20 * 8 * 200
+
+
+def test_a_connection_that_breaks_leaves_nothing_and_a_retry_writes_it_once(
+    postgresql_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL ends the connection before a COPY, as it does when it restarts."""
+    prepare(postgresql_uri)
+    batches, experiment = batches_of(postgresql_uri, "broken")
+    run = batches.create(experiment, "run", {})
+    batches.flush()
+    insert_points, engine = requests._insert_points, create_engine(postgresql_uri)
+
+    def insert_without_connection(*arguments: Any) -> None:
+        with engine.connect() as other:
+            others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+            other.execute(text(f"{others} AND backend_type = 'client backend'"))
+        insert_points(*arguments)
+
+    points = [Point("x", step, 0.5, 1) for step in range(100)]
+    batches.send(run, points)
+    with monkeypatch.context() as patch:
+        patch.setattr(requests, "_insert_points", insert_without_connection)
+        with pytest.raises((MlflowException, SQLAlchemyError)):
+            batches.flush()
+    engine.dispose()
+    assert rows_of(postgresql_uri, experiment)["metrics"] == []
+    batches.discard()
+    batches.send(run, points)
+    batches.flush()
+    rows = rows_of(postgresql_uri, experiment)
+    assert rows["metrics"] == sorted([("run", "x", 0.5, 1, step, False) for step in range(100)], key=repr)
+    assert rows["latest_metrics"] == [("run", "x", 0.5, 1, 99, False)]
 
 
 @pytest.mark.parametrize(
