@@ -43,6 +43,7 @@ CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoin
 SAME_SIGN = "diagnostics/meta_gradient_same_sign"
 """A diagnostic of every batch, of which the mean over the stream is kept, as step 0."""
 _PROVENANCE = ("foml.command", "foml.git_commit", "foml.versions", "foml.platform", "foml_internal.identity_json")
+_PAIRED = ("cumulative error", "p", f"last {LAST} tasks", "p")
 _NUMBERED = " #"
 _KNOB = re.compile(r" (updates_per_batch|K)=\S+")
 """The options that set a learner's gradient evaluations, in a label."""
@@ -179,16 +180,26 @@ def methods(name: str) -> list[str]:
 
 def differences(name: str, reference: str) -> list[str]:
     """Each configuration's errors minus the reference's, paired by seed."""
-    curves, rows = load(name), []
-    for label in curves.labels:
-        if label != reference:
-            cells = []
-            for of in (curves.cumulative, curves.last):
-                pairs = of(label) - of(reference)
-                p = float(ttest_1samp(pairs, 0).pvalue) if pairs.std() > 0 else np.nan
-                cells += [shown(interval(pairs)), "–" if np.isnan(p) else f"{p:.3f}" if p >= 0.001 else "<0.001"]
-            rows.append([label, *cells])
-    return _markdown([f"minus {reference}", "cumulative error", "p", f"last {LAST} tasks", "p"], rows)
+    curves = load(name)
+    rows = [[label, *_paired(curves, label, curves, reference)] for label in curves.labels if label != reference]
+    return _markdown([f"minus {reference}", *_PAIRED], rows)
+
+
+def changes(name: str, other: str) -> list[str]:
+    """Each configuration's errors minus those of the same label in another sweep, paired by seed."""
+    curves, others = load(name), load(other)
+    rows = [[label, *_paired(curves, label, others, label)] for label in curves.labels]
+    return _markdown([f"minus {other}", *_PAIRED], rows)
+
+
+def _paired(curves: Curves, label: str, others: Curves, other: str) -> list[str]:
+    """The cells of `_PAIRED`: errors minus others of the same seeds, and the p values of paired t-tests."""
+    cells = []
+    for of in (Curves.cumulative, Curves.last):
+        pairs = of(curves, label) - of(others, other)
+        p = float(ttest_1samp(pairs, 0).pvalue) if pairs.std() > 0 else np.nan
+        cells += [shown(interval(pairs)), "–" if np.isnan(p) else f"{p:.3f}" if p >= 0.001 else "<0.001"]
+    return cells
 
 
 def signs(name: str) -> list[str]:
@@ -262,6 +273,7 @@ def tuning(name: str) -> list[str]:
 TABLES: dict[str, Callable[..., list[str]]] = {
     "methods": methods,
     "differences": differences,
+    "changes": changes,
     "seeds": seeds,
     "course": course,
     "signs": signs,

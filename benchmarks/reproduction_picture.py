@@ -13,7 +13,7 @@ from orchestrator.protocol.metrics import Interval, interval
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
 ERRORS, CURVES = IMAGES / "reproduction.svg", IMAGES / "rainbow-mnist.svg"
-ABLATIONS, CIFAR = IMAGES / "ablations.svg", IMAGES / "online-cifar100.svg"
+ABLATIONS, CIFAR, COST = (IMAGES / f"{name}.svg" for name in ("ablations", "online-cifar100", "cost"))
 REFERENCES = {"replay", "online"}
 """Methods that the paper leaves out."""
 _BESIDE = ("axes fraction", "data")
@@ -122,4 +122,28 @@ def draw_curves(
         axes.set(xlim=(window, tasks[-1]), ylim=(bottom, top))
         axes.set_xlabel("tasks seen", color=_GREY)
         axes.set_ylabel(f"validation error, mean of {window} tasks", color=_GREY)
+        axes.grid(color=_GREY, alpha=0.25)
+
+
+def draw_cost(errors: Mapping[str, Mapping[int, Interval]], path: Path = COST) -> None:
+    """Draw each method's cumulative error with its 95 % interval against gradient evaluations per datapoint."""
+    with _saved(path, 8, 4.2) as figure:
+        axes = figure.add_axes((0.08, 0.13, 0.66, 0.84))
+        columns = sorted({evaluations for of_method in errors.values() for evaluations in of_method})
+        for method, of_method in errors.items():
+            evaluations = sorted(of_method)
+            points = [of_method[each] for each in evaluations]
+            mean = [point.mean for point in points]
+            half = [0.0 if point.high is None else point.high - point.mean for point in points]
+            colour = _COLOURS.get(method, _PLAIN)
+            line = "--" if method in _DASHED else "-"
+            axes.errorbar(evaluations, mean, yerr=half, fmt="o", ls=line, color=colour, capsize=3, markersize=5)
+            axes.annotate(
+                method, (evaluations[-1], mean[-1]), (8, 0), textcoords="offset points", va="center", color=colour
+            )
+        axes.set_xscale("log")
+        axes.set_xticks(columns, labels=[str(column) for column in columns])
+        axes.minorticks_off()
+        axes.set_xlabel("gradient evaluations per datapoint", color=_GREY)
+        axes.set_ylabel("cumulative error", color=_GREY)
         axes.grid(color=_GREY, alpha=0.25)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import reproduction
-from benchmarks.reproduction_picture import Row, draw_curves, draw_errors
+from benchmarks.reproduction_picture import Row, draw_cost, draw_curves, draw_errors
 from orchestrator.protocol.metrics import interval
 
 LATE = [0.5] * 4 + [0.1] * 12  # eight tasks with two of the bad ones have a mean of 0.2: after ten tasks
@@ -136,6 +136,18 @@ def test_a_sweep_is_compared_with_another_one(results: Path) -> None:
     ]
 
 
+def test_a_sweep_minus_another_one_with_the_same_labels(results: Path) -> None:
+    toy = pq.read_table(results / "toy.parquet").to_pandas()
+    errors = toy["metric"] == "validation_error"
+    toy.assign(value=toy["value"] + 0.25 * errors * (1 + toy["seed"])).to_parquet(results / "worse.parquet")
+    assert reproduction.changes("worse", "toy") == [
+        "| minus toy | cumulative error | p | last 8 tasks | p |",
+        "| --- | --- | --- | --- | --- |",
+        "| online | 0.375 ± 1.588 | 0.205 | 0.375 ± 1.588 | 0.205 |",  # 0.25 and 0.5: t = 3, p = 1 - 2/π atan 3
+        "| foml | 0.375 ± 1.588 | 0.205 | 0.375 ± 1.588 | 0.205 |",
+    ]
+
+
 def test_errors_by_cost(results: Path) -> None:
     """Three configurations, of which two differ in their number of updates; costs are rounded."""
     toy = pq.read_table(results / "toy.parquet").to_pandas()
@@ -235,6 +247,12 @@ def test_the_pictures_have_the_numbers(tmp_path: Path) -> None:
     draw_curves(errors, 8, tmp_path / "b.svg")
     drawn = (tmp_path / "b.svg").read_text()
     assert ">foml<" in drawn and ">tfs<" in drawn and "mean of 8 tasks" in drawn
+    draw_cost(
+        {name: {2: interval(error.mean(1)), 10: interval(error[:, 8:].mean(1))} for name, error in errors.items()},
+        tmp_path / "d.svg",
+    )
+    drawn_cost = (tmp_path / "d.svg").read_text()
+    assert all(f">{word}<" in drawn_cost for word in ("foml", "tfs", "2", "10", "gradient evaluations per datapoint"))
     draw_curves(errors, 8, tmp_path / "c.svg")
     assert (tmp_path / "c.svg").read_text() == drawn
 
