@@ -6,6 +6,8 @@ The YAML is itself the file of a sweep: of the same one, as long as no default c
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.plan.expand import resolved
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage.journal import FILE, given_before, recorded
+from streams import recipes
 from streams.command_line import CommandLine, command
 from streams.errors import masked, masked_values
 
@@ -38,16 +41,15 @@ def document(name: str | None, overrides: Sequence[str] = (), storage: str = "re
     folder = None if name is None or name in ready_sweeps() else _folder(name, storage)
     if folder is None:
         sweep = load_sweep(name, overrides)
-        source, store = sweep.file, sweep.store
-        content = resolved(sweep)
+        content, source = _as_given(resolved(sweep), sweep.source["stream"]), sweep.file
     else:
         source_document, modules = given_before(folder, folder.name, "NAME")
-        content, source = recorded(folder), str(folder / FILE)
-        store = source_document.get("stream", {}).get("store")
+        _search_also(modules)
+        content, source = _as_given(recorded(folder), source_document.get("stream", {})), str(folder / FILE)
         if overrides:
-            sweep = check_sweep(overridden(_as_given(content, store), overrides), source, modules)
-            content, store = resolved(sweep), sweep.store
-    return masked_values(_as_given(content, store)), source
+            sweep = check_sweep(overridden(content, overrides), source, modules)
+            content = _as_given(resolved(sweep), sweep.source["stream"])
+    return masked_values(content), source
 
 
 def _folder(name: str, storage: str) -> Path | None:
@@ -62,13 +64,50 @@ def _folder(name: str, storage: str) -> Path | None:
     return folders[0] if folders else None
 
 
-def _as_given(content: Mapping[str, Any], store: str | None) -> dict[str, Any]:
-    """A resolved configuration in the form of a sweep's file."""
+def _search_also(modules: str | None) -> None:
+    from learners import registry  # imports torch
+
+    if modules is not None:
+        registry.search_also(modules)
+
+
+def _as_given(content: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved configuration in the form of a sweep's file.
+
+    Args:
+        content: as `plan.expand.resolved` returns it, without the places of data, and without options that a later
+            version added where they have their default.
+        given: the `stream` of the sweep's file, which has the places of data.
+    """
     stream = content["stream"]
     schedule = dict(stream["schedule"])
     held_back = {"held_back": schedule.pop("held_back")} if "held_back" in schedule else {}
-    named = {"name": stream["name"], **stream["options"], "schedule": schedule, **held_back}
-    return {**content, "stream": named | ({} if store is None else {"store": store})}
+    recipe = recipes().get(stream["name"])
+    places = {"store", *(item.name for item in (fields(recipe) if recipe else ()) if item.metadata.get("location"))}
+    named = {
+        "name": stream["name"],
+        **_with_additions(stream["options"], recipe),
+        **{key: value for key, value in given.items() if key in places},
+        "schedule": schedule,
+        **held_back,
+    }
+    learners = [_with_additions(entry, _options_class(entry["name"])) for entry in content["learners"]]
+    return {**content, "stream": named, "learners": learners}
+
+
+def _options_class(learner: str) -> type | None:
+    """The class of a learner's options; None if the learner does not exist any more."""
+    from learners import registry  # imports torch
+
+    with suppress(ValueError):
+        return registry.learner_class(learner).options_class
+    return None
+
+
+def _with_additions(options: Mapping[str, Any], kind: type | None) -> dict[str, Any]:
+    """The options, with the default of each `addition` that is not among them."""
+    additions = [item for item in (fields(kind) if kind else ()) if item.metadata.get("addition")]
+    return {**options, **{item.name: item.default for item in additions if item.name not in options}}
 
 
 def as_yaml(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Tasks of a few classes each, some of which the next task keeps (METHODS §5, Online-CIFAR100)."""
+"""Tasks of a few classes each, some of which the next task keeps, as in Online-CIFAR100."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

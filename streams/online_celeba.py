@@ -1,4 +1,4 @@
-"""Online-CelebA: tasks of pairs, each over five identities (METHODS §5), from the official folder of the data set."""
+"""Online-CelebA: tasks of pairs, each over five identities, from the official folder of the data set."""
 
 from collections import Counter
 from dataclasses import dataclass

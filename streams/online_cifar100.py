@@ -1,4 +1,4 @@
-"""Online-CIFAR100: 1,200 tasks of pairs, each over five classes of CIFAR-100 (METHODS §5)."""
+"""Online-CIFAR100: 1,200 tasks of pairs, each over five classes of CIFAR-100."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Rainbow-MNIST and Rainbow-Digits: digits on seven colours, at two scales, in four rotations (METHODS §5)."""
+"""Rainbow-MNIST and Rainbow-Digits: digits on seven colours, at two scales, in four rotations."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace

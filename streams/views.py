@@ -166,7 +166,7 @@ def _turned(index: npt.NDArray[np.int64], rotation: int) -> npt.NDArray[np.int64
 
 
 def draw(pixels: npt.NDArray[np.uint8], views: Views, image_ids: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Images in their views: `d + (1 - d) * background` per channel for a value d (METHODS §5), not rounded.
+    """Images in their views: `d + (1 - d) * background` per channel for a value d, not rounded.
 
     Args:
         pixels: uint8 [n, 1 or 3, H, W], the stored images; the value of a grey one is that of all three channels.

@@ -67,6 +67,26 @@ def test_a_file_its_changes_and_the_sweep_that_was_started(
     assert parsed(capsys.readouterr().out) == started | {"seeds": [0, 1, 2, 3]}
 
 
+def test_the_place_of_the_data_and_options_that_were_added_later_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    Path("mine.yaml").write_text(
+        "name: mine\nstream: {name: images, data: photos, nested_classes: true}\nlearners: [{name: foml}, {name: replay}]\n"
+        "seeds: 1\n"
+    )
+    plan = make_plan(load_sweep("mine.yaml"), "0" * 64)
+    Journal(tmp_path / "results" / "mine", plan).take()
+    for name in ("mine.yaml", "mine"):
+        assert show.main([name]) == 0
+        text = capsys.readouterr().out
+        stream, (foml, replay) = parsed(text)["stream"], parsed(text)["learners"]
+        assert stream["data"] == "photos" and stream["nested_classes"] is True and stream["background"] == "white"
+        assert foml["pull"] == "coupled" and foml["online_replay"] is False and replay["step"] == "joint"
+        assert [trial.key for trial in plan_of(text).trials] == [trial.key for trial in plan.trials]
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

@@ -1,4 +1,4 @@
-"""Online-CIFAR100: faults on synthetic pickles, METHODS §5 on the real data set."""
+"""Online-CIFAR100: faults on synthetic pickles, the rules of its tasks on the real data set."""
 
 import os
 import pickle
