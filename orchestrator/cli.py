@@ -16,7 +16,7 @@ COMMANDS = {
     "ui": ("orchestrator.ui", "show the curves of a sweep in MLflow's UI"),
     "predict": ("orchestrator.predict", "predict the classes of images with the learner of a run"),
     "rerun": ("orchestrator.rerun", "compute a run again, and compare it bit for bit"),
-    "regret": ("orchestrator.regret", "compute the regret against learners trained in hindsight"),
+    "regret": ("orchestrator.regret", "compute the regret against networks fitted in hindsight"),
     "doctor": ("orchestrator.doctor.__main__", "check everything that a sweep needs"),
     "ship": ("orchestrator.ship", "build the wheel that a cluster installs"),
     "build": ("streams.build", "build a task store"),

@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module of your own that may be imported, such as my_learners.averaged; once for each",
+        help="a module of your own that may be imported, such as my_learners.averaged; can be repeated",
     )
     options = parser.parse_args(argv)
     try:

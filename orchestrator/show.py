@@ -71,13 +71,13 @@ def _search_also(modules: str | None) -> None:
         registry.search_also(modules)
 
 
-def _as_given(content: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _as_given(content: Mapping[str, Any], file_stream: Mapping[str, Any]) -> dict[str, Any]:
     """A resolved configuration in the form of a sweep's file.
 
     Args:
         content: as `plan.expand.resolved` returns it, without the places of data, and without options that a later
             version added where they have their default.
-        given: the `stream` of the sweep's file, which has the places of data.
+        file_stream: the `stream` of the sweep's file, which has the places of data.
     """
     stream = content["stream"]
     schedule = dict(stream["schedule"])
@@ -87,7 +87,7 @@ def _as_given(content: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     named = {
         "name": stream["name"],
         **_with_additions(stream["options"], recipe),
-        **{key: value for key, value in given.items() if key in places},
+        **{key: value for key, value in file_stream.items() if key in places},
         "schedule": schedule,
         **held_back,
     }

@@ -48,7 +48,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text = action.help or ""
-        if action.option_strings and action.default not in (None, False, argparse.SUPPRESS) and "default" not in text:
+        without: tuple[object, ...] = (None, False, [], argparse.SUPPRESS)
+        if action.option_strings and action.default not in without and "default" not in text:
             text += " (default: %(default)s)"
         return text
 

@@ -23,7 +23,8 @@ _EXIT_CODES = {0: "all checks passed", 1: "a check failed, one line each", 2: "b
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.doctor") -> int:
     """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Check everything that a sweep needs.", _EXIT_CODES)
-    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep or cluster file, overrides")
+    what = "the YAML file of a sweep or of a cluster, and changes such as seeds=3"
+    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help=what)
     parser.add_argument("--local", action="store_true", help="ignore the cluster of RAY_ADDRESS")
     parser.add_argument("--offline", action="store_true", help="do not try to reach the hosts of a cluster file")
     parser.add_argument("--fill", action="store_true", help="write the id of AWS's image into a cluster file first")

@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
         nargs="+",
         default=THRESHOLDS,
         metavar="E",
-        help=f"errors whose points_to is in the report (default: {' '.join(map(str, THRESHOLDS))})",
+        help="errors for which the report has the datapoints of a task that it takes to reach them "
+        f"(default: {' '.join(map(str, THRESHOLDS))})",
     )
     parser.add_argument("--dpi", type=int, default=figures.DPI, help="pixels per inch of the .png figures")
     parser.add_argument("--paper", action="store_true", help="figures without titles, also as .pdf")

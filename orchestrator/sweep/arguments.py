@@ -30,7 +30,8 @@ def read(argv: Sequence[str] | None, prog: str = "python -m orchestrator.sweep")
     """
     words = sys.argv[1:] if argv is None else list(argv)
     parser = _SweepCommandLine(prog, "Run a sweep; the quickstart if no FILE is given.", EXIT_CODES)
-    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help="a sweep's YAML or name, and changes")
+    what = "a YAML file or the name of a ready sweep, and changes such as seeds=3"
+    parser.add_argument("words", nargs="*", metavar="FILE or key=value", help=what)
     parser.add_argument("--plan", action="store_true", help="print the trials and their cost, and start nothing")
     parser.add_argument("--local", action="store_true", help="start a new Ray, whatever RAY_ADDRESS says")
     parser.add_argument("--resume", metavar="NAME", help="continue a sweep that was started before")

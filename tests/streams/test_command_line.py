@@ -12,18 +12,20 @@ from streams.command_line import CommandLine, command
 from streams.errors import StoreError, UserError
 
 HELP = """\
-usage: foml sort [-h] [--by KEY] [--from DIR] [--quiet] [FILE ...]
+usage: foml sort [-h] [--by KEY] [--from DIR] [--quiet] [--skip FILE]
+                 [FILE ...]
 
 Sort files.
 
 positional arguments:
-  FILE        the files
+  FILE         the files
 
 options:
-  -h, --help  show this help message and exit
-  --by KEY    what to sort by (default: size)
-  --from DIR  where they are (default: here)
-  --quiet     print no line
+  -h, --help   show this help message and exit
+  --by KEY     what to sort by (default: size)
+  --from DIR   where they are (default: here)
+  --quiet      print no line
+  --skip FILE  can be repeated
 
 exit codes:
   0    success
@@ -37,6 +39,7 @@ def sort_command(prog: str = "foml sort") -> CommandLine:
     parser.add_argument("--by", default="size", metavar="KEY", help="what to sort by")
     parser.add_argument("--from", metavar="DIR", help="where they are (default: here)")
     parser.add_argument("--quiet", action="store_true", help="print no line")
+    parser.add_argument("--skip", action="append", default=[], metavar="FILE", help="can be repeated")
     return parser
 
 
