@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A sweep on nodes of SLURM, with a Ray of its own for each job. In the environment that has the project (Ray 2.49 or later):
+# A sweep on nodes of SLURM, with a Ray of its own for each job. In the environment that has the project:
 #
 #   sbatch --nodes=2 --gpus-per-node=4 --time=8:00:00 deploy/slurm.sh mine.yaml resources.gpus=1
 #
