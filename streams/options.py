@@ -130,7 +130,7 @@ def explain(
         key = _dotted(problem["loc"][skip:])
         if problem["type"] == "extra_forbidden":
             keys = _keys(model, problem["loc"][:-1]) or [*model.model_fields, *beside]
-            near = nearest(str(problem["loc"][-1]), keys)
+            near = nearest(str(problem["loc"][-1]), keys) or _in_a_section(model, problem["loc"][skip:])
             remedy = f"did you mean {near}?" if near else f"known are {', '.join(sorted(keys)) or 'no keys'}"
             faults.add(key, "unknown key", _short(problem["input"]), remedy)
         elif problem["type"] == "missing":
@@ -153,9 +153,22 @@ def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
     """The keys of the part of the model that these steps lead to; empty for the model itself."""
     part: Any = model
     for step in steps:
-        annotation = part.model_fields[step].annotation
-        part = next((one for one in get_args(annotation) if hasattr(one, "model_fields")), annotation)
+        part = _section(part.model_fields[step].annotation)
     return [] if part is model else list(part.model_fields)
+
+
+def _section(annotation: Any) -> Any:
+    """The model among the types of a field; without one, the type."""
+    return next((one for one in get_args(annotation) if hasattr(one, "model_fields")), annotation)
+
+
+def _in_a_section(model: type[BaseModel], steps: Sequence[int | str]) -> str | None:
+    """The key that an unknown key of the model itself has in one of its sections, such as search.scheduler."""
+    if len(steps) != 1:
+        return None
+    sections = {name: _section(item.annotation) for name, item in model.model_fields.items()}
+    keys = (f"{name}.{steps[0]}" for name, kind in sections.items() if steps[0] in getattr(kind, "model_fields", ()))
+    return next(keys, None)
 
 
 def _dotted(steps: Iterable[int | str]) -> str:
