@@ -79,7 +79,7 @@ class SweepResult:
     Attributes:
         name: the sweep.
         summary: one row per configuration, as in the report's `summary.csv`.
-        best: the label of the configuration with the lowest objective; None if none is usable.
+        best: the label of the best configuration; None if none is usable.
         folder: the folder of chunk files and report.
         report: the folder of the report; None if the sweep has `report: false`.
         text: what the command prints at its end.
