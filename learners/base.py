@@ -215,9 +215,17 @@ class Learner(Stateful, ABC):
         number of datapoints seen.
         """
 
-    def load_with_new_options(self, state: dict[str, Any]) -> None:
-        """Load the state of a learner whose `changeable` options differ, and continue with the options of this one."""
-        self.load_state_dict(state)
+    def state_for_new_options(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state, of a learner whose `changeable` options differ, from which this one continues with its own."""
+        return state
+
+    @classmethod
+    def window_length(cls, options: Any) -> int:
+        """The number of newest batches that `state_for_new_options` removes from a state.
+
+        After that a state holds fewer of them than others, and cannot be joined with those in a stack.
+        """
+        return 0
 
 
 class ModelLearner(Learner):

@@ -197,7 +197,11 @@ class FOML(Learner):
             phi, statistics, moments = again.new_phi, again.training_pass.statistics, again.after
             self.window.append(again)
 
-    def load_with_new_options(self, state: dict[str, Any]) -> None:
+    def state_for_new_options(self, state: dict[str, Any]) -> dict[str, Any]:
         # The steps in the window used other learning rates and regularisation. The meta-gradient must not differentiate
-        # through them, so the window starts empty, as at the start of a stream.
-        self.load_state_dict({**state, "window": []})
+        # through them, so the window starts empty, as at the start of a stream. The next step replaces a window of one.
+        return {**state, "window": []} if self.options.K > 1 else state
+
+    @classmethod
+    def window_length(cls, options: Options) -> int:
+        return options.K if options.K > 1 else 0

@@ -90,13 +90,6 @@ def check_budget(document: Document, faults: Faults) -> None:
             faults.add(f"price.{unit}", rule, f"{getattr(price, unit):g}", remedy)
 
 
-def check_pack(document: Document, scheduler: Scheduler, faults: Faults) -> None:
-    """Check that a population has no packs."""
-    pack = document.resources.pack
-    if isinstance(pack, int) and pack > 1 and isinstance(scheduler, PbtOptions):
-        faults.add("resources.pack", "must be 1 or auto where search.scheduler is pbt", pack)
-
-
 def check_interval(scheduler: Scheduler, datapoints: int, faults: Faults) -> None:
     """Check a scheduler against the number of datapoints of the stream."""
     if isinstance(scheduler, PbtOptions) and scheduler.interval is not None and scheduler.interval >= datapoints:

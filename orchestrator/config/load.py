@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from orchestrator.config.cross_checks import (
     check_budget,
     check_options,
-    check_pack,
     check_scheduler,
     check_size,
     stream_facts,
@@ -124,7 +123,6 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration", folder
     assert top is not None and recipe is not None and schedule is not None and scheduler is not None
     valid = tuple(spec for spec in specs if spec is not None)
     check_scheduler(scheduler, top.search, top.objective, valid, faults)
-    check_pack(top, scheduler, faults)
     check_size(top, valid, faults)
     faults.check(ConfigError)
     assert network is not None

@@ -24,7 +24,7 @@ from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.objectives import STANDARD, ObjectiveError
 from orchestrator.protocol.source import StackedDatapoints, StreamShape, StreamSource
 from orchestrator.search.population.decisions import fitness
-from orchestrator.search.population.segments import LostStateError
+from orchestrator.search.population.segments import LostStateError, Segment
 from orchestrator.storage import chunk_files, retention
 from orchestrator.storage.mirror import TrialCopy
 from orchestrator.storage.trial_files import TrialFiles
@@ -128,7 +128,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
                 if self._spec.others:
                     raise  # each trial is tried alone
                 return to_tune([Refusal(str(error))])
-        pack, plan = self._pack, self._spec.segments
+        pack, plan = self._pack, self._spec.segments  # members of a population pause together
         with self._recording():
             parts = [curves.since(pack.batches) for curves in pack.curves]
             # The trials may have been finished, or have reached their pause, before this actor started.
@@ -192,35 +192,50 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
     def _load(self) -> None:
         """Build the pack, and load the newest chunk files; at a segment's start, enter the segment."""
-        plan, chunks = self._spec.segments, [files.newest(self._device) for files in self._files]
-        chunk = chunks[0]
-        segment = None if plan is None else plan.segment(0 if chunk is None else chunk.batches)
-        copied = None if plan is None else plan.copied_state(chunk, self._chunk_of)
-        self._pack = self._built({} if segment is None else segment.values)
+        chunks = [files.newest(self._device) for files in self._files]
+        entered = [self._segment(spec, chunk) for spec, chunk in zip(self._spec.pack, chunks, strict=True)]
+        segments, copied = zip(*entered, strict=True)
+        pack = self._pack = self._built([{} if each is None else each.values for each in segments])
         ends, size = self._source.shape().ends, self._spec.trial.configuration.batch_size
         self._kept = retention.steps(self._spec.keep_checkpoints, ends, size)
-        if chunk is not None and copied is not None:
-            self._pack.load_with_new_options(copied, chunk.curves)
-        elif present := [each for each in chunks if each is not None]:
+        if present := [each for each in chunks if each is not None]:
             if len(present) < len(chunks):
                 raise OrchestratorError("a trial of the pack has no chunk file, and another one has")
-            self._pack.load_state_dicts([each.state for each in present], [each.curves for each in present])
-        for each, files in zip(chunks, self._files, strict=True):
-            if each is not None:
-                files.log.say(f"resumes from batch {each.batches}, {each.path.name}")
-        if segment is not None and segment.start == self._pack.batches:
-            self._pack.protocol.mark(segment.marks or {})
-            parent = f" and the state of {segment.parent}" if segment.parent else ""
-            self._files[0].log.say(f"from batch {segment.start} with {segment.values}{parent}")
+            states = [
+                each.state if parent is None else pack.protocol.state_for_new_options(parent)
+                for each, parent in zip(present, copied, strict=True)
+            ]
+            pack.load_state_dicts(states, [each.curves for each in present])
+        for member, (chunk, segment, files) in enumerate(zip(chunks, segments, self._files, strict=True)):
+            if chunk is not None:
+                files.log.say(f"resumes from batch {chunk.batches}, {chunk.path.name}")
+            if segment is not None and segment.start == pack.batches:
+                pack.mark(member, segment.marks or {})
+                parent = f" and the state of {segment.parent}" if segment.parent else ""
+                files.log.say(f"from batch {segment.start} with {segment.values}{parent}")
 
-    def _built(self, values: dict[str, Any]) -> packs.Pack:
+    def _segment(
+        self, spec: TrialSpec, chunk: chunk_files.Chunk | None
+    ) -> tuple[Segment | None, dict[str, Any] | None]:
+        """The segment of a population member after its newest chunk, and the state that it copies, if any.
+
+        Raises:
+            LostStateError: see `SegmentPlan.copied_state`.
+        """
+        plan = spec.segments
+        if plan is None:
+            return None, None
+        copied = plan.copied_state(chunk, lambda member, batches: self._chunk_of(spec, member, batches))
+        return plan.segment(0 if chunk is None else chunk.batches), copied
+
+    def _built(self, values: Sequence[dict[str, Any]]) -> packs.Pack:
         """The pack at batch 0, its learners with these values of their hyper-parameters."""
         configuration = self._spec.trial.configuration
         try:
             return packs.assemble(
                 self._store,
                 configuration.learner,
-                [each.trial.configuration.options | values for each in self._spec.pack],
+                [spec.trial.configuration.options | each for spec, each in zip(self._spec.pack, values, strict=True)],
                 list(self._spec.trial.seeds),
                 batch_size=configuration.batch_size,
                 network=configuration.network,
@@ -232,11 +247,11 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
         except (ValueError, OSError, OrchestratorError) as error:
             raise NotBuiltError(" ".join(str(error).split()) or type(error).__name__) from error
 
-    def _chunk_of(self, member: str, batches: int) -> chunk_files.Chunk | None:
-        """The newest undamaged chunk of a population member, of at most this number of batches."""
-        if self._spec.address is None:
+    def _chunk_of(self, spec: TrialSpec, member: str, batches: int) -> chunk_files.Chunk | None:
+        """The newest undamaged chunk of a parent of a trial, of at most this number of batches."""
+        if spec.address is None:
             return chunk_files.load_at_most(self._files[0].folder.parent / member, batches, self._device)
-        copy = TrialCopy(self._spec.parents[member])
+        copy = TrialCopy(spec.parents[member])
         try:
             return chunk_files.load_at_most(copy.folder, batches, self._device)
         finally:

@@ -15,12 +15,12 @@ AUTO_REPLICATES = 32
 def kind(trial: Trial) -> str | None:
     """What the trials of a pack have in common: all but the `changeable` options of their learner; None if none can.
 
-    Members of a population and learners outside this package have no pack.
+    Learners outside this package have no pack.
     """
     from learners import registry  # imports torch
 
     configuration = trial.configuration
-    if configuration.population or configuration.learner not in registry.names():
+    if configuration.learner not in registry.names():
         return None
     may_differ = changeable(trial)
     options = {key: value for key, value in configuration.options.items() if key not in may_differ}
@@ -32,6 +32,14 @@ def changeable(trial: Trial) -> tuple[str, ...]:
     from learners import registry
 
     return registry.learner_class(trial.configuration.learner).changeable
+
+
+def window_length(trial: Trial) -> int:
+    """The newest batches that a member of a population loses when it copies another (`Learner.window_length`)."""
+    from learners import registry
+
+    kind = registry.learner_class(trial.configuration.learner)
+    return kind.window_length(kind.options_class(**trial.configuration.options))
 
 
 def limit(sweep: Sweep, trial: Trial, trials: int, slots: int) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,6 @@ class OnlineProtocol:
         self._in_task = self._pretrained = False
         self._initial_weights: tuple[Tensor, Tensor] | None = None
         self._diverged = list(self.curves.diverged)  # of the present state, which may be a copy: unlike curves.diverged
-        self._marks: dict[str, float] = {}
 
     @property
     def finished(self) -> bool:
@@ -224,12 +223,10 @@ class OnlineProtocol:
             self._in_task = True
         transfer = self._forward_transfer()
         error, loss = score(self.learner.predict(batch.x), batch.y)
-        marks = {name: torch.full_like(error[:, 0], value) for name, value in self._marks.items()}
-        self._marks = {}
         measured = {"online_error": error.mean(1), "online_loss": loss.mean(1)}
         diagnostics = self.learner.update(batch)
         self._position += len(batch)
-        return {**measured, **transfer, **diagnostics, **marks}
+        return {**measured, **transfer, **diagnostics}
 
     def pretrain(self, batches: int | None = None) -> int:
         """Train the learner on the tasks outside the stream, as `advance` does before the first batch of the stream.
@@ -268,10 +265,6 @@ class OnlineProtocol:
         if self._shape.has_boundaries:  # forward transfer: of the learner, and of the initial weights
             for _ in range(2):
                 self._held_out(tasks, "validation")
-
-    def mark(self, values: Mapping[str, float]) -> None:
-        """Add values to the curves at the next batch, the same for every seed: options that have just changed."""
-        self._marks = dict(values)
 
     def _forward_transfer(self) -> dict[str, Tensor]:
         """`forward_transfer` [R] if a task starts with the next batch, on a stream with sharp boundaries."""
@@ -365,30 +358,28 @@ class OnlineProtocol:
             "learner": self.learner.state_dict(),
         }
 
+    def state_for_new_options(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state, of a protocol with other options, from which this one continues with its own, and other curves.
+
+        A seed that diverged in the curves has not diverged from here on if it has not in `state`.
+        """
+        divergences = state.get("lost", [-1] * len(state["tasks_over"]))
+        return {**state, "lost": divergences, "learner": self.learner.state_for_new_options(state["learner"])}
+
     def load_state_dict(self, state: dict[str, Any], curves: Curves) -> None:
-        """Continue from the state of an interrupted protocol, with the curves it had."""
-        self._diverged = list(state.get("lost", curves.diverged))  # states of earlier versions have no "lost"
-        self._load(state, curves, self.learner.load_state_dict)
-
-    def load_with_new_options(self, state: dict[str, Any], curves: Curves) -> None:
-        """Continue from another protocol's state, but with the options of this learner and with these curves.
-
-        A seed that diverged here has not diverged from here on if it has not in `state`.
+        """Continue from the state of an interrupted protocol, with the curves it had.
 
         Raises:
             ValueError: state and curves are not at the same position of the streams.
         """
         if state["position"] != min(curves.batches * self._setting.batch_size, self._shape.length):
             raise ValueError(f"a state at {state['position']} datapoints does not go with {curves.batches} batches")
-        self._diverged = list(state.get("lost", [-1] * len(curves.seeds)))
-        self._load(state, curves, self.learner.load_with_new_options)
-
-    def _load(self, state: dict[str, Any], curves: Curves, load: Callable[[dict[str, Any]], None]) -> None:
+        self._diverged = list(state.get("lost", curves.diverged))  # states of earlier versions have no "lost"
         self._position = state["position"]
         self._tasks_over = list(state["tasks_over"])
         self._in_task = state["in_task"]
         self.curves = self._with_totals(curves)
-        load(state["learner"])
+        self.learner.load_state_dict(state["learner"])
         points = self._source.read(0, self._position)
         if self._position:
             ids, labels = torch.from_numpy(points.image_ids), torch.from_numpy(points.labels)

@@ -3,7 +3,7 @@
 The replicates of a pack are the seeds of the first configuration, then those of the second, and so on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -83,6 +83,8 @@ class Pack:
         self._seeds = list(seeds[: len(seeds) // len(options)])
         self._totals = protocol.curves.total_batches, protocol.curves.total_tasks
         self.curves = [self._with_totals(Curves(list(self._seeds))) for _ in options]
+        self._marks: dict[int, Mapping[str, float]] = {}
+        self._gradients = [0] * len(options)  # those of each configuration that the protocol has not counted
 
     @property
     def batches(self) -> int:
@@ -97,10 +99,15 @@ class Pack:
         """Learn the next batches, fewer at the end of the stream; returns the curves of each configuration."""
         stack = self.protocol.advance(batches)
         parts = [stack.replicates(self._rows(member)) for member in range(len(self.curves))]
-        for curves, part in zip(self.curves, parts, strict=True):
+        for member, (curves, part) in enumerate(zip(self.curves, parts, strict=True)):
+            part.by_batch |= _at_first_batch(self._marks.pop(member, {}), part)
             curves.extend(part)
         self.protocol.curves = self._none_so_far(stack.batches, stack.diverged)
         return parts
+
+    def mark(self, member: int, values: Mapping[str, float]) -> None:
+        """Add values to a configuration's curves at the next batch, the same for every seed: options that changed."""
+        self._marks[member] = values
 
     def learner(self, member: int) -> learners.Learner | MemberLearner:
         """The learner of a configuration, to be saved."""
@@ -116,8 +123,9 @@ class Pack:
         if len(self.curves) == 1:
             return state
         of_seeds = {name: state[name][rows] for name in ("tasks_over", "lost")}
+        gradients = state["gradient_evaluations"] + self._gradients[member]
         learner = self.protocol.learner.state_of_replicates([state["learner"]], rows)
-        return {**state, **of_seeds, "learner": learner}
+        return {**state, **of_seeds, "gradient_evaluations": gradients, "learner": learner}
 
     def load_state_dicts(self, states: Sequence[dict[str, Any]], curves: Sequence[Curves]) -> None:
         """Continue from the state of each configuration, in whichever pack it was or alone, with the curves it had.
@@ -125,11 +133,9 @@ class Pack:
         Raises:
             ValueError: the configurations have not learned equally many batches.
         """
+        gradients = [state["gradient_evaluations"] for state in states]
+        self._gradients = [each - gradients[0] for each in gradients]
         self.protocol.load_state_dict(self._joined(states, curves), self._after(curves))
-
-    def load_with_new_options(self, state: dict[str, Any], curves: Curves) -> None:
-        """Continue a pack of one configuration from another state; see `OnlineProtocol.load_with_new_options`."""
-        self.protocol.load_with_new_options(state, self._after([curves]))
 
     def _joined(self, states: Sequence[dict[str, Any]], curves: Sequence[Curves]) -> dict[str, Any]:
         positions = [state["position"] for state in states]
@@ -160,6 +166,13 @@ class Pack:
 
     def _rows(self, member: int) -> slice:
         return slice(member * len(self._seeds), (member + 1) * len(self._seeds))
+
+
+def _at_first_batch(values: Mapping[str, float], part: Curves) -> dict[str, np.ndarray]:
+    """Curves [R, J] with these values at the first batch of a part, unless the seed has diverged by then."""
+    at_first = np.arange(part.batches - part.first_batch) == 0
+    measured = np.array([not 0 <= batch <= part.first_batch for batch in part.diverged])
+    return {name: np.where(measured[:, None] & at_first, value, np.nan) for name, value in values.items()}
 
 
 def assemble(

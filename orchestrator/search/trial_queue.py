@@ -57,7 +57,8 @@ class TrialQueue:
             from orchestrator.search.optuna_sampler import Studies  # Optuna takes a second to import
 
             self._studies = Studies(journal.plan)
-        self._to_run = len(self._waiting) + (0 if self._studies is None else self._studies.open_draws)
+        members = len(self._population_of.keys() - ended)
+        self._to_run = len(self._waiting) + members + (0 if self._studies is None else self._studies.open_draws)
         if self._studies is not None or isinstance(self._scheduler, AshaOptions):
             self._replay(ended)
 
@@ -85,11 +86,9 @@ class TrialQueue:
         """The next trial to start, or None if none is ready or the budget is reached."""
         if self.ledger.exhausted:
             return None
-        if self._waiting:
-            return self._waiting.popleft()
-        for population in self._populations:
-            if (member := population.next()) is not None:
-                return member
+        for waiting in (self._waiting, *(population.waiting for population in self._populations)):
+            if waiting:
+                return waiting.popleft()
         trial = None if self._studies is None else self._studies.next()
         if trial is not None:
             self._journal.draw(trial)
@@ -98,7 +97,8 @@ class TrialQueue:
     def next_pack(self, slots: int) -> tuple[Trial, ...]:
         """The next trials that start together in one actor; empty if none is ready.
 
-        They are at the same batch. A trial that was in an actor that died is alone.
+        They are at the same batch, and members of a population that may share a pack have copied others equally long
+        ago. A trial that was in an actor that died is alone.
 
         Args:
             slots: actors that run simultaneously.
@@ -109,9 +109,11 @@ class TrialQueue:
         most = packs.limit(self._sweep, first, self._to_run, slots)
         if most == 1 or (kind := self._kind(first)) is None:
             return (first,)
-        kin = itertools.islice((trial for trial in self._waiting if self._kind(trial) == kind), most - 1)
+        waiting = self._waiting_with(first)
+        kin = [*itertools.islice((trial for trial in waiting if self._kind(trial) == kind), most - 1)]
+        for trial in kin:
+            waiting.remove(trial)
         pack = (first, *kin)
-        self._waiting = deque(trial for trial in self._waiting if trial not in pack)
         return (*pack, *(self._drawn_with(first, most - len(pack)) if kind[1] == 0 else ()))
 
     def _drawn_with(self, first: Trial, most: int) -> Iterator[Trial]:
@@ -128,21 +130,29 @@ class TrialQueue:
 
     def proceed(self, trial: Trial) -> None:
         """Continue a trial whose pack has ended since the scheduler stopped others of it."""
-        self._waiting.appendleft(trial)
+        self._waiting_with(trial).appendleft(trial)
 
-    def _kind(self, trial: Trial) -> tuple[str, int] | None:
-        """What trials of a pack have in common, with the batches learned; None for a trial that starts alone."""
+    def _waiting_with(self, trial: Trial) -> deque[Trial]:
+        """The trials that wait, of its population if the trial has one."""
+        population = self._population_of.get(trial.key)
+        return self._waiting if population is None else population.waiting
+
+    def _kind(self, trial: Trial) -> tuple[str, int, int] | None:
+        """What trials of a pack have in common; None for a trial that starts alone.
+
+        These are the kind, the batches learned, and how many of them are in the window of a member that may have copied
+        another.
+        """
         kind = None if trial.key in self._alone else packs.kind(trial)
-        return None if kind is None else (kind, chunk_files.newest_step(trial.folder(self._journal.root)))
+        if kind is None:
+            return None
+        batches, plan = chunk_files.newest_step(trial.folder(self._journal.root)), self.segment_plan(trial)
+        return kind, batches, 0 if plan is None else min(plan.since_copy(batches), packs.window_length(trial))
 
     def requeue(self, trial: Trial) -> None:
         """Start a trial again whose actor has died; it is in no pack."""
         self._alone.add(trial.key)
-        population = self._population_of.get(trial.key)
-        if population is None:
-            self._waiting.appendleft(trial)
-        else:
-            population.requeue(trial.key)
+        self.proceed(trial)
 
     def stopped(self, batches: int, reports: Sequence[tuple[Trial, float]]) -> list[Trial]:
         """The trials that the scheduler stops, of a pack that has learned `batches` batches; they are recorded.

@@ -282,7 +282,7 @@ def test_changeable_options_change_a_state_loaded_with_them(world: Any, name: st
 
     def loaded_with(**options: Any) -> Learner:
         other = world.quick(name, (0, 1), **options)
-        other.load_with_new_options(stored(donor.state_dict()))
+        other.load_state_dict(other.state_for_new_options(stored(donor.state_dict())))
         other.restore_seen(world.seen(boundary, (0, 1)))
         return other
 

@@ -62,6 +62,7 @@ class Generations:
         path: the population's file, with the completed generations.
         interval: batches of a generation.
         completed: the completed generations in order.
+        waiting: the members that can train now, in order.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Generations:
         self.completed = _read_intact(self.path, population)
         self._failed_now: dict[str, str] = {}  # in the current generation: key → reason
         self._paused: dict[str, float] = {}  # at the end of the current generation: key → fitness
-        self._waiting: deque[str] = deque()
+        self.waiting: deque[Trial] = deque()
         self._resume()
 
     @property
@@ -92,14 +93,6 @@ class Generations:
         return len(self.completed) < len(self._ends) - 1 and any(
             key not in self._paused and key not in self._failed_now for key in self._alive()
         )
-
-    def next(self) -> Trial | None:
-        """A member that can train now."""
-        return self._members[self._waiting.popleft()] if self._waiting else None
-
-    def requeue(self, key: str) -> None:
-        """Let a member train again that did not reach the end of the generation."""
-        self._waiting.appendleft(key)
 
     def segment_plan(self, key: str) -> SegmentPlan:
         """The segments of a member, up to the end of the current generation."""
@@ -153,7 +146,7 @@ class Generations:
                     self._paused[key] = decisions.fitness(curves[key], self._metric, start, stop)
             is_last = len(self.completed) == len(self._ends) - 1
             done = self._ended if is_last else self._paused
-            self._waiting = deque(key for key in self._alive() if key not in done)
+            self.waiting = deque(self._members[key] for key in self._alive() if key not in done)
             if not self._complete():
                 return
 
@@ -176,7 +169,7 @@ class Generations:
         self.completed.append(Generation(self._ends[number], fitness, tuple(copies), self._failed_now))
         self._write()
         self._failed_now, self._paused = {}, {}
-        self._waiting = deque(self._alive())
+        self.waiting = deque(self._members[key] for key in self._alive())
         return True
 
     def _write(self) -> None:

@@ -62,6 +62,10 @@ class SegmentPlan:
         """The segment of a member after `batches` batches."""
         return max((each for each in self.segments if each.start <= batches), key=lambda each: each.start)
 
+    def since_copy(self, batches: int) -> int:
+        """The number of batches after the member's last copy, or after the start of the stream if there is none."""
+        return batches - max((each.start for each in self.segments if each.parent and each.start <= batches), default=0)
+
     def next_stop(self, batches: int) -> int:
         """The number of batches from `batches` to the start of the next segment, or to the pause."""
         return min(stop for stop in (*(each.start for each in self.segments), self.stop) if stop > batches) - batches

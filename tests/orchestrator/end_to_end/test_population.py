@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -133,11 +134,18 @@ def assert_as_by_hand(folder: Path) -> list[dict[str, Any]]:
     return generations
 
 
-def test_a_population_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def packs_of(folder: Path) -> list[int]:
+    """The sizes of the packs that trials were trained in, the first one first."""
+    logs = [path.read_text() for path in folder.glob("results/population/*/trial.log")]
+    return [*dict.fromkeys(int(size) for log in logs for size in re.findall(r"in a pack of (\d+) trials", log))]
+
+
+def test_a_population_in_packs_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path, POPULATION)
-    done = run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}")
+    done = run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}", "resources.pack=6")
     assert done.returncode == 0, done.stderr
     generations = assert_as_by_hand(folder)
+    assert packs_of(folder) == [3, 2]  # a member that has copied another trains in a pack of its own
     copies = [copy for generation in generations for copy in generation["copies"]]
     assert copies  # else the test would prove nothing
     # MLflow: every member's values by batch, the lineages with the sweep's run, and the initial values as parameters.
@@ -222,11 +230,12 @@ def test_a_killed_member_resumes_in_its_generation(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_population_that_was_interrupted_resumes_to_the_same_end(tmp_path: Path, number: int) -> None:
-    """The command is killed, or interrupted, in the second and in the third generation."""
+    """The command is killed, or interrupted, in the first, second and third generation, each time with other packs."""
     folder = folder_with(tmp_path, POPULATION)
     root = folder / "results" / "population"
-    for reached in (GENERATION + 4, 2 * GENERATION + 4):
-        with running(folder, *(["--resume", "population"] if (root / "sweep.json").exists() else ["sweep.yaml"])) as it:
+    for reached, pack in ((4, 6), (GENERATION + 4, 1), (2 * GENERATION + 4, 4)):
+        command = ["--resume", "population"] if (root / "sweep.json").exists() else ["sweep.yaml"]
+        with running(folder, *command, f"resources.pack={pack}") as it:
             stored_chunk = lambda reached=reached: any(root.glob(f"*/chunk-{reached:08d}-*.pt")) or None  # noqa: E731
             wait_for(stored_chunk, it)
             it.send_signal(number)
@@ -239,9 +248,10 @@ def test_a_population_that_was_interrupted_resumes_to_the_same_end(tmp_path: Pat
             newest = sorted(folder_of.glob("chunk-*"), reverse=True)
             for path in [each for each in newest if int(each.name[6:14]) > GENERATION] if place == 0 else newest[:1]:
                 flip(path)
-    done = run(folder, "--resume", "population")
+    done = run(folder, "--resume", "population", "resources.pack=6")
     assert done.returncode == 0, done.stderr
     assert_as_by_hand(folder)
+    assert packs_of(folder)[0] == 3
     assert statuses(folder) == ["FINISHED"] * (1 + 3 + 6)
     frame = load_curves("population", uri(folder))
     online = frame[frame.metric == "online_error"]

@@ -24,6 +24,7 @@ from orchestrator.plan.plan import Trial
 from orchestrator.protocol import metrics, online
 from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.protocol.source import StoreSource
+from orchestrator.search.population.segments import Segment, SegmentPlan
 from orchestrator.storage import chunk_files
 from orchestrator.tracking.points import Bounds, seed_points
 from streams.build import cached
@@ -286,3 +287,63 @@ def test_a_pack_writes_the_files_of_its_trials_which_resume_alone(spec: TrialSpe
     assert [max(outcome(each).curves.diverged) >= 0 for each in packed] == [False, True, False]
     with pytest.raises(OrchestratorError, match="a trial of the pack has no chunk file"):
         LearnerActor(replace(packed[0], others=(replace(packed[1], folder=str(tmp_path / "new")),)).to_tune()).step()
+
+
+@pytest.mark.parametrize(("learner", "options"), [("online", {}), ("foml", {"K": 1}), ("foml", {"K": 3})])
+def test_a_population_in_packs_equals_its_members_alone(
+    spec: TrialSpec, tmp_path: Path, learner: str, options: dict[str, int]
+) -> None:
+    """States, curves and decisions; killed in the middle of a generation, packed in other ways; one member diverges."""
+    rates = (0.001, 0.0012, 1e30, 0.003)
+    configurations = [replace(configuration(learner), options={**options, "alpha1": rate}) for rate in rates]
+    keys = [each.key for each in (Trial(each, SEEDS) for each in configurations)]
+    copies = {8: {keys[2]: (keys[3], 0.0024)}, 19: {keys[0]: (keys[2], 0.002), keys[3]: (keys[1], 0.0015)}}
+
+    def specs(root: str, stop: int) -> list[TrialSpec]:
+        """What the driver sends for the generation that ends at batch `stop`."""
+        plans = []
+        for key, rate in zip(keys, rates, strict=True):
+            segments = [Segment(0, {"alpha1": rate}, "", {"hyper/alpha1": rate})]
+            for at in (at for at in copies if at < stop):
+                parent, value = copies[at].get(key, ("", segments[-1].values["alpha1"]))
+                marks = {"hyper/alpha1": value} | ({"hyper/copied_from": 1.0 + keys.index(parent)} if parent else {})
+                segments.append(Segment(at, {"alpha1": value}, parent, marks))
+            plans.append(SegmentPlan(tuple(segments), stop, "online_error"))
+        return [
+            replace(spec, trial=Trial(of, SEEDS), folder=str(tmp_path / root / key), segments=plan, chunk=4)
+            for of, key, plan in zip(configurations, keys, plans, strict=True)
+        ]
+
+    def train(lots: list[list[TrialSpec]], most: int = 1_000) -> dict[str, float | None]:
+        """Train each lot in one actor; returns the fitness of each member that pauses."""
+        fitness = {}
+        for first, *others in lots:
+            actor = LearnerActor(replace(first, others=tuple(others)).to_tune())
+            for _ in range(most):
+                result = actor.step()
+                if result["done"]:
+                    break
+            for each, part in zip((first, *others), from_tune(result), strict=True):
+                assert isinstance(part, ChunkResult)
+                fitness[each.trial.key] = part.fitness
+        return fitness
+
+    together = learner == "online" or options == {"K": 1}  # else a member that has copied has an empty window
+    for stop in (8, 19, 30):
+        alone, packed = specs("alone", stop), specs("packed", stop)
+        expected = train([[each] for each in alone])
+        copied = copies.get({19: 8, 30: 19}.get(stop, -1), {})
+        lots = [packed] if together else [[p for p in packed if (p.trial.key in copied) == it] for it in (True, False)]
+        lots = [lot[::-1] for lot in lots if lot]
+        train(lots, most=1)  # killed here
+        halves = [half for lot in lots for half in (lot[:1], lot[1:]) if half]
+        np.testing.assert_equal(train(halves), expected)
+        assert (expected[keys[2]] is not None and np.isnan(expected[keys[2]])) == (stop == 8)
+    for mine, others in zip(specs("packed", 30), specs("alone", 30), strict=True):
+        assert_same(outcome(mine), outcome(others))
+        one, two = (checkpoint.load(Path(each.folder) / "learner.pt").options for each in (mine, others))
+        assert one == two
+    curves = [outcome(each).curves for each in specs("packed", 30)]
+    assert ["hyper/copied_from" in each.by_batch for each in curves] == [True, False, True, True]
+    assert np.flatnonzero(curves[0].by_batch["hyper/copied_from"][1] == 3).tolist() == [19]
+    assert [batch >= 0 for batch in curves[2].diverged] == [True, True] and curves[1].diverged == [-1, -1]

@@ -14,7 +14,7 @@ import learners
 from learners import registry
 from learners.networks import build
 from orchestrator.errors import OrchestratorError
-from orchestrator.protocol import metrics
+from orchestrator.protocol import metrics, packs
 from orchestrator.protocol import online as protocol
 from orchestrator.protocol.source import StoreSource
 from orchestrator.storage import chunk_files
@@ -228,12 +228,12 @@ def test_a_copied_state_ends_a_divergence_but_not_its_mark(store: TaskStore) -> 
     learner.bad_at = (2, 1)
     diverged.advance(5)
     assert diverged.curves.diverged == [-1, 2, -1]
-    run = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
-    run.load_with_new_options(healthy.state_dict(), diverged.curves)
-    run.mark({"hyper/alpha1": 0.02})
+    run = packs.assemble(store, "foml", [{"K": 2, "alpha1": 0.02}], SEEDS)
+    run.load_state_dicts([run.protocol.state_for_new_options(healthy.state_dict())], [diverged.curves])
+    run.mark(0, {"hyper/alpha1": 0.02})
     run.advance(1)
     again = protocol.assemble(store, "foml", {"K": 2, "alpha1": 0.02}, SEEDS)
-    again.load_state_dict(run.state_dict(), run.curves)
+    again.load_state_dict(run.state_dict(0), run.curves[0])
     again.advance(100)
     online = again.curves.by_batch["online_error"]
     assert np.isnan(online[1]).tolist() == [False] * 2 + [True] * 3 + [False] * 3
@@ -255,7 +255,7 @@ def test_a_state_at_another_position_is_refused(store: TaskStore) -> None:
     one.advance(3)
     two.advance(4)
     with pytest.raises(ValueError, match="a state at 30 datapoints does not go with 4 batches"):
-        two.load_with_new_options(one.state_dict(), two.curves)
+        two.load_state_dict(one.state_dict(), two.curves)
 
 
 def test_a_learner_that_needs_boundaries_is_refused_on_a_stream_without(store: TaskStore) -> None:

@@ -337,13 +337,6 @@ def test_packs_of_the_size_auto_leave_no_slot_empty_and_are_for_gpus(tmp_path: P
     assert list(sizes.values()) == [[1, 1], [3, 3], [16, 8], [4, 4], [1, 1], [4, 4]]
 
 
-def test_a_population_has_no_packs() -> None:
-    with pytest.raises(
-        ConfigError, match=r"resources.pack: must be 1 or auto where search.scheduler is pbt \(got 2\)$"
-    ):
-        sweep(search={"samples": 2, "scheduler": "pbt"}, resources={"pack": 2})
-
-
 def test_trials_of_a_pack_are_drawn_together(tmp_path: Path) -> None:
     """They share what may not differ; each is in the journal, and a resumed search packs those that had not started."""
     space = {"name": "foml", "K": {"choice": [1, 2]}, "alpha1": ALPHA, "beta1": {"uniform": [0, 1]}}

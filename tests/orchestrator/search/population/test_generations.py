@@ -11,6 +11,7 @@ import pytest
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.errors import ConfigError
+from orchestrator.plan import packs
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol.curves import Curves
@@ -258,11 +259,48 @@ def test_each_combination_of_grids_has_a_population_and_only_the_named_options_m
     assert "beta1_at_first" in named and "beta1" not in named and "alpha1" in named
 
 
+@pytest.mark.parametrize(
+    ("learner", "resources", "sizes"),
+    [
+        ({"name": "foml", "K": 4}, {"pack": 9}, [[4], [3, 1], [3, 1]]),
+        ({"name": "foml", "K": 5}, {"pack": 9}, [[4], [3, 1], [2, 1, 1]]),  # a generation is shorter than the window
+        ({"name": "foml", "K": 1}, {"pack": 9}, [[4], [4], [4]]),
+        ({"name": "online"}, {"pack": 9}, [[4], [4], [4]]),
+        ({"name": "online"}, {"pack": 6}, [[3, 1], [3, 1], [3, 1]]),
+        ({"name": "online"}, {"pack": "auto", "gpus": 1}, [[2, 2], [2, 2], [2, 2]]),
+        ({"name": "online"}, {"pack": "auto"}, [[1] * 4] * 3),
+        ({"name": "online"}, {}, [[1] * 4] * 3),
+    ],
+)
+def test_members_that_have_copied_equally_long_ago_share_packs(
+    tmp_path: Path, learner: dict[str, object], resources: dict[str, object], sizes: list[list[int]]
+) -> None:
+    """One member copies another after each generation; only a learner with a window then needs another pack for it."""
+    of = sweep(learners=[{**learner, "alpha1": SPACES["alpha1"]}], resources=resources)
+    trials = queue(tmp_path, of)
+    members = make_plan(of, "store").trials
+    assert packs.count(of, [(trial, 0) for trial in members], 2) == len(sizes[0])
+    for stop, expected in zip((GENERATION, 2 * GENERATION, TOTAL), sizes, strict=True):
+        lots = []
+        while lot := trials.next_pack(2):
+            lots.append(lot)
+        assert [len(lot) for lot in lots] == expected
+        assert {trial.key for lot in lots for trial in lot} == {trial.key for trial in members}
+        for trial in members if stop < TOTAL else ():
+            number = members.index(trial)
+            write_chunk(tmp_path, trial, errors(number, stop))
+            assert trials.pause(trial, errors(number, stop)[-1]) == (trial is members[-1])
+    for trial in lots[0]:  # the actor has died
+        trials.requeue(trial)
+    assert [len(trials.next_pack(2)) for _ in lots[0]] == [1] * len(lots[0])
+
+
 def test_training_stops_at_the_start_of_each_segment() -> None:
     segments = Segment(0, {"a": 1.0}), Segment(4, {"a": 2.0}, "parent"), Segment(8, {"a": 2.0})
     plan = SegmentPlan(segments, 12, "online_error")
     assert [plan.segment(at).start for at in (0, 3, 4, 7, 8, 11)] == [0, 0, 4, 4, 8, 8]
     assert [plan.next_stop(at) for at in (0, 3, 4, 6, 8, 11)] == [4, 1, 4, 2, 4, 1]
+    assert [plan.since_copy(at) for at in (0, 3, 4, 7, 8, 11)] == [0, 3, 0, 3, 4, 7]
 
 
 def test_chunks_that_other_members_copy_are_kept(tmp_path: Path) -> None:
