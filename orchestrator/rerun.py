@@ -235,7 +235,7 @@ def _run(recorded: RecordedRun, store: TaskStore, stack: list[int], report: Call
 
 def _points(curves: Curves, row: int, bounds: Bounds) -> Points:
     points: Points = {}
-    for point in seed_points(curves, row, 0, bounds):
+    for point in seed_points(curves, 0, bounds)[row]:
         points.setdefault(point.metric, {})[point.step] = point.value
     return points
 

@@ -119,87 +119,97 @@ class SeedCurve(NamedTuple):
     batches: np.ndarray
 
 
-def seed_curves(curves: Curves, seed: int, since: int = 0, bounds: Bounds = WHOLE) -> list[SeedCurve]:
-    """The points of one seed by metric.
+def seed_curves(curves: Curves, since: int = 0, bounds: Bounds = WHOLE) -> list[list[SeedCurve]]:
+    """The points of each seed by metric.
 
     A block whose last step is not measured yet has none.
 
     Args:
         curves: from batch 0 on, since `cumulative_error` needs all earlier tasks.
-        seed: the row of the seed.
         since: points that were known after fewer batches are left out.
         bounds: the lengths of blocks.
     """
-    out: list[SeedCurve] = []
-    if not curves.batches:
+    out: list[list[SeedCurve]] = [[] for _ in curves.seeds]
+    batches = curves.batches
+    if not batches:
         return out
-    over = curves.batches >= curves.total_batches
-    evaluated = _evaluated_at(curves)[seed]
-    tasks = max(curves.total_tasks, len(evaluated))
-    block = bounds.block(curves.total_batches)
+    evaluated = _evaluated_at(curves)
+    block, block_of_tasks = bounds.block(curves.total_batches), bounds.block(curves.total_tasks)
+    parts: list[_Blocks] = []
     for name, curve in curves.by_batch.items():
-        values = curve[seed]
         if name == TRANSFER:
-            measured = np.flatnonzero(np.isfinite(values))
-            by_task, at = np.full((2, curves.total_tasks or len(evaluated) + 1), math.nan)
-            of = np.array([(evaluated < batch).sum() for batch in measured], dtype=int)
-            by_task[of], at[of] = values[measured], measured
-            out.append(_blocks(name, by_task, at, bounds.block(curves.total_tasks), curves.batches, over))
+            parts.append(_blocks(name, *_transfer(curves, curves.total_tasks), block_of_tasks, curves))
             continue
         every = block if name in _ONLINE or name.startswith(MARK) else block * bounds.diagnostics_every
         first = since // every * every
-        measured_at = np.arange(first, max(curves.batches, curves.total_batches), dtype=float)
-        measured_at[curves.batches - first :] = math.nan
-        padded = np.full(len(measured_at), math.nan)
-        padded[: curves.batches - first] = values[first:]
-        part = _blocks(metric_name(name), padded, measured_at, every, curves.batches, over, name.startswith(MARK))
-        out.append(part._replace(steps=part.steps + first))
+        steps = np.arange(first, max(batches, curves.total_batches), dtype=float)
+        values = np.full((len(curve), len(steps)), math.nan)
+        values[:, : batches - first] = curve[:, first:]
+        at = np.where(steps < batches, steps, math.nan)
+        part = _blocks(metric_name(name), values, at, every, curves, last=name.startswith(MARK))
+        parts.append(part._replace(steps=part.steps + first))
+    tasks = max(curves.total_tasks, evaluated.shape[1])
     by_name = dict(zip(BY_TASK, _by_task(curves), strict=True)) | metrics.past_curves(curves)
     for name, by_task in by_name.items():
-        padded, at = (
-            np.pad(row, (0, tasks - len(row)), constant_values=math.nan) for row in (by_task[seed], evaluated)
-        )
-        out.append(_blocks(name, padded, at, bounds.block(curves.total_tasks), curves.batches, over))
-    selected = [(part, part.batches >= since) for part in out]
-    return [SeedCurve(part.metric, *(column[new] for column in part[1:])) for part, new in selected if new.any()]
+        parts.append(_blocks(name, _padded(by_task, tasks), _padded(evaluated, tasks), block_of_tasks, curves))
+    for part in parts:
+        new = part.chosen & (part.known_after >= since)
+        columns = np.broadcast_arrays(part.steps, part.values, part.known_after)
+        for seed in np.flatnonzero(new.any(axis=1)).tolist():
+            out[seed].append(SeedCurve(part.metric, *(column[seed][new[seed]] for column in columns)))
+    return out
 
 
-def _blocks(
-    name: str, values: np.ndarray, at: np.ndarray, block: int, batches: int, over: bool, last: bool = False
-) -> SeedCurve:
-    """The points of a curve over its whole axis, as long as they are known after `batches` batches.
+class _Blocks(NamedTuple):
+    """The blocks of one metric of a stack: steps, values, known_after and chosen are [R, B], or [B] if seeds agree."""
+
+    metric: str
+    steps: np.ndarray
+    values: np.ndarray
+    known_after: np.ndarray
+    chosen: np.ndarray
+
+
+def _blocks(name: str, values: np.ndarray, at: np.ndarray, block: int, curves: Curves, last: bool = False) -> _Blocks:
+    """The blocks of a curve over its whole axis; those are chosen that have a value and whose last step is measured.
 
     Args:
         name: the metric.
-        values: [n], NaN where there is none.
-        at: the batch at which each step is measured [n], NaN where it is not yet.
+        values: [R, n], NaN where there is none.
+        at: the batch at which each step is measured, [n] or [R, n], NaN where it is not yet.
         block: the length of a block.
-        batches: measured so far.
-        over: whether the stream has ended, which ends every block.
+        curves: whose end ends every block, if it is the stream's.
         last: take the last value of a block and its step instead of the mean.
     """
-    starts = np.arange(0, len(values), block)
-    ends = np.minimum(starts + block, len(values)) - 1
-    finite = np.isfinite(values)
-    counts = np.add.reduceat(finite, starts, dtype=int) if len(starts) else starts
-    means = np.add.reduceat(np.where(finite, values, 0.0), starts) / np.maximum(counts, 1) if len(starts) else starts
-    complete_at = np.where(np.isfinite(at[ends]), at[ends], batches - 1)
-    chosen = (counts > 0) & (np.isfinite(at[ends]) | over)
-    steps = ends
-    if last:
-        steps = np.maximum.reduceat(np.where(finite, np.arange(len(values)), 0), starts) if len(starts) else starts
-        means = values[steps]
-    return SeedCurve(name, steps[chosen], means[chosen], complete_at[chosen].astype(int))
+    count = values.shape[1]
+    starts = np.arange(0, count, block)
+    ends = np.minimum(starts + block, count) - 1
+    finite, over = np.isfinite(values), curves.batches >= curves.total_batches
+    zeros = np.where(finite, values, 0.0)
+    counts, sums = (finite, zeros) if block == 1 else (_sums(finite, starts, int), _sums(zeros, starts, float))
+    known_after = np.where(np.isfinite(at[..., ends]), at[..., ends], curves.batches - 1).astype(int)
+    chosen = (counts > 0) & (np.isfinite(at[..., ends]) | over)
+    if not last or not len(starts):
+        return _Blocks(name, ends, sums / np.maximum(counts, 1), known_after, chosen)
+    steps = np.maximum.reduceat(np.where(finite, np.arange(count), 0), starts, axis=1)
+    return _Blocks(name, steps, np.take_along_axis(values, steps, axis=1), known_after, chosen)
 
 
-def seed_points(curves: Curves, seed: int, since: int = 0, bounds: Bounds = WHOLE) -> list[Point]:
+def _sums(rows: np.ndarray, starts: np.ndarray, kind: type) -> np.ndarray:
+    """The sum [R, B] of each block of rows [R, n]."""
+    return np.asarray(np.add.reduceat(rows, starts, axis=1, dtype=kind)) if len(starts) else rows
+
+
+def seed_points(curves: Curves, since: int = 0, bounds: Bounds = WHOLE) -> list[list[Point]]:
     """The points of `seed_curves`, each with the time of its chunk."""
+    times = _times(curves, np.arange(curves.batches)).astype(int) if curves.batches else np.empty(0, int)
     return [
-        Point(part.metric, *row)
-        for part in seed_curves(curves, seed, since, bounds)
-        for row in zip(
-            part.steps.tolist(), part.values.tolist(), _times(curves, part.batches).astype(int).tolist(), strict=True
-        )
+        [
+            Point(part.metric, *row)
+            for part in of_seed
+            for row in zip(part.steps.tolist(), part.values.tolist(), times[part.batches].tolist(), strict=True)
+        ]
+        for of_seed in seed_curves(curves, since, bounds)
     ]
 
 
@@ -288,7 +298,7 @@ def configuration_points(
     rows = np.concatenate([_padded(curve, longest) for curve in within])
     out += _interval_points(ADAPTATION, rows, bounds.block(longest), np.full(longest, end), batch_size)
     if all(TRANSFER in curves.by_batch for curves in stacks):
-        rows = np.concatenate([_padded(_transfer(curves), tasks) for curves in stacks])
+        rows = np.concatenate([_padded(_transfer(curves)[0][:, :-1], tasks) for curves in stacks])
         out += _interval_points(TRANSFER, rows, by_task, time_of_task)
     again = [metrics.past_curves(curves) for curves in stacks]
     for name in PAST:
@@ -344,15 +354,17 @@ def _adaptation(curves: Curves) -> np.ndarray:
     return np.stack([np.pad(curve, (0, longest - len(curve)), constant_values=math.nan) for curve in each])
 
 
-def _transfer(curves: Curves) -> np.ndarray:
-    """Forward transfer by task [R, T]."""
-    by_batch, when = curves.by_batch[TRANSFER], _evaluated_at(curves)
-    out = np.full(when.shape, math.nan)
+def _transfer(curves: Curves, tasks: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Forward transfer by task, and the batch at which it was measured, each [R, T].
+
+    T is `tasks`; if that is 0, one more than were evaluated, since a task's transfer is measured before its end.
+    """
+    by_batch, evaluated = curves.by_batch[TRANSFER], _evaluated_at(curves)
+    by_task, at = np.full((2, len(evaluated), tasks or evaluated.shape[1] + 1), math.nan)
     for seed, batch in np.argwhere(np.isfinite(by_batch)).tolist():
-        task = int((when[seed] < batch).sum())
-        if task < len(out[seed]):
-            out[seed, task] = by_batch[seed, batch]
-    return out
+        task = int((evaluated[seed] < batch).sum())
+        by_task[seed, task], at[seed, task] = by_batch[seed, batch], batch
+    return by_task, at
 
 
 def _evaluated_at(curves: Curves) -> np.ndarray:

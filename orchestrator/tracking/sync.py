@@ -238,8 +238,10 @@ class SweepSync:
 
     def _send(self, tracked: TrackedTrial) -> None:
         tree, curves = self.open(), self._curves(tracked)
-        for row, run in enumerate(self._open_runs(tracked)):
-            tree.send(run.run_id, tracking_points.seed_points(curves, row, tracked.sent, self._bounds), run.has)
+        runs = self._open_runs(tracked)
+        points = tracking_points.seed_points(curves, tracked.sent, self._bounds) if runs else []
+        for row, (run, of_seed) in enumerate(zip(runs, points, strict=True)):
+            tree.send(run.run_id, of_seed, run.has)
             diverged = metrics.diverged_at(curves, row)
             if diverged >= tracked.sent:
                 tree.tag(run.run_id, {"foml.diverged_at": str(diverged)})

@@ -153,8 +153,8 @@ def of_configuration(curves: Sequence[Curves], finals: Sequence[Sequence[Sequenc
     """
     points, test_errors = list[_Piece](), list[_Piece]()
     for part, of_seeds in zip(curves, finals, strict=True):
-        for row, (seed, final) in enumerate(zip(part.seeds, of_seeds, strict=True)):
-            points += [(seed, each.metric, each.steps, each.values) for each in seed_curves(part, row)]
+        for seed, final, of_seed in zip(part.seeds, of_seeds, seed_curves(part), strict=True):
+            points += [(seed, each.metric, each.steps, each.values) for each in of_seed]
             for metric, of_metric in groupby(final, lambda point: point.metric):
                 steps, values = zip(*((point.step, point.value) for point in of_metric), strict=True)
                 points.append((seed, metric, steps, values))

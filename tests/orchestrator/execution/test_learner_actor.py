@@ -183,7 +183,7 @@ def assert_same(one: chunk_files.Chunk, other: chunk_files.Chunk) -> None:
             np.testing.assert_array_equal(array, getattr(other.curves, section)[name])
     for row in range(len(SEEDS)):
         mine, others = (
-            sorted(point[:3] for point in seed_points(chunk.curves, row, 0, Bounds(7, 2))) for chunk in (one, other)
+            sorted(point[:3] for point in seed_points(chunk.curves, 0, Bounds(7, 2))[row]) for chunk in (one, other)
         )
         np.testing.assert_equal(mine, others)
 

@@ -173,10 +173,10 @@ def test_forward_transfer_is_the_error_of_the_initial_network_minus_the_learners
             y = of[task].labels
             expected[row, batch] = (guess[row] != y).mean() - (y != 3).mean()
     np.testing.assert_allclose(run.curves.by_batch["forward_transfer"], expected, atol=1e-12)
-    points = [point for point in seed_points(run.curves, 1) if point.metric == "forward_transfer"]
+    points = [point for point in seed_points(run.curves)[1] if point.metric == "forward_transfer"]
     assert [point.step for point in points] == [0, 1, 2]
     np.testing.assert_allclose([point.value for point in points], expected[1, [0, 3, 5]], atol=1e-12)
-    late = [point.step for point in seed_points(run.curves, 1, since=4) if point.metric == "forward_transfer"]
+    late = [point.step for point in seed_points(run.curves, since=4)[1] if point.metric == "forward_transfer"]
     assert late == [2]
 
 

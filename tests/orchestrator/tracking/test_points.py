@@ -32,23 +32,23 @@ EVERY_BATCH = [float(j) for j in range(BATCHES)]
 
 def test_a_long_curve_has_the_means_of_blocks_at_their_last_batches() -> None:
     stack = curves(online_error=EVERY_BATCH, online_loss=EVERY_BATCH)
-    points = seed_points(stack, 0, 0, Bounds(3))
+    points = seed_points(stack, 0, Bounds(3))[0]
     assert values(points, "online_error") == values(points, "online_loss") == {3: 1.5, 7: 5.5, 11: 9.5}
     assert Point("online_error", 3, 1.5, 100) in points and Point("online_error", 7, 5.5, 200) in points
-    uneven = seed_points(stack, 0, 0, Bounds(5))  # blocks of three: 5 x 3 batches are more than 12
+    uneven = seed_points(stack, 0, Bounds(5))[0]  # blocks of three: 5 x 3 batches are more than 12
     assert values(uneven, "online_error") == {2: 1.0, 5: 4.0, 8: 7.0, 11: 10.0}
-    assert values(seed_points(stack, 0, 0, Bounds(8)), "online_error") == {j: j - 0.5 for j in range(1, 12, 2)}
-    assert values(seed_points(stack, 0, 0, Bounds(12)), "online_error") == dict(enumerate(EVERY_BATCH))
-    assert values(seed_points(stack, 0), "online_error") == dict(enumerate(EVERY_BATCH))
+    assert values(seed_points(stack, 0, Bounds(8))[0], "online_error") == {j: j - 0.5 for j in range(1, 12, 2)}
+    assert values(seed_points(stack, 0, Bounds(12))[0], "online_error") == dict(enumerate(EVERY_BATCH))
+    assert values(seed_points(stack)[0], "online_error") == dict(enumerate(EVERY_BATCH))
     last = curves(total=11, online_error=EVERY_BATCH[:11])
-    assert values(seed_points(last, 0, 0, Bounds(3)), "online_error")[10] == 9.0, "the last block is shorter"
+    assert values(seed_points(last, 0, Bounds(3))[0], "online_error")[10] == 9.0, "the last block is shorter"
 
 
 def test_a_block_has_no_point_before_its_last_batch() -> None:
     stack = curves(total=1_000, online_error=EVERY_BATCH, distance=EVERY_BATCH)
-    assert values(seed_points(stack, 0, 0, Bounds(200, 2)), "online_error") == {4: 2.0, 9: 7.0}
-    assert values(seed_points(stack, 0, 0, Bounds(200, 2)), "diagnostics/distance") == {9: 4.5}
-    assert values(seed_points(stack, 0, 0, Bounds(10)), "online_error") == {}
+    assert values(seed_points(stack, 0, Bounds(200, 2))[0], "online_error") == {4: 2.0, 9: 7.0}
+    assert values(seed_points(stack, 0, Bounds(200, 2))[0], "diagnostics/distance") == {9: 4.5}
+    assert values(seed_points(stack, 0, Bounds(10))[0], "online_error") == {}
 
 
 def test_diagnostics_have_one_point_in_n_blocks() -> None:
@@ -59,14 +59,14 @@ def test_diagnostics_have_one_point_in_n_blocks() -> None:
         leader=at({2: 1.0, 5: 2.0, 7: 3.0}),  # at irregular batches
         **{"hyper/K": at({0: 1.0, 2: 5.0})},
     )
-    points = seed_points(stack, 0, 0, Bounds(12, 4))
+    points = seed_points(stack, 0, Bounds(12, 4))[0]
     assert values(points, "online_error") == dict(enumerate(EVERY_BATCH))
     assert values(points, "diagnostics/distance") == {3: 1.5, 7: 5.5, 11: 9.5}
     assert values(points, "diagnostics/meta_loss") == {3: 1.0, 7: 1.0, 11: 1.0}
     assert values(points, "diagnostics/leader") == {3: 1.0, 7: 2.5}
     assert values(points, "hyper/K") == {0: 1.0, 2: 5.0}, "a change has its own batch"
-    assert values(seed_points(stack, 0, 0, Bounds(3, 4)), "hyper/K") == {2: 5.0}, "the last one of its block"
-    assert values(seed_points(stack, 0), "diagnostics/distance") == dict(enumerate(EVERY_BATCH))
+    assert values(seed_points(stack, 0, Bounds(3, 4))[0], "hyper/K") == {2: 5.0}, "the last one of its block"
+    assert values(seed_points(stack)[0], "diagnostics/distance") == dict(enumerate(EVERY_BATCH))
 
 
 def test_past_tasks_are_points_of_the_task_after_which_they_were_evaluated() -> None:
@@ -79,9 +79,9 @@ def test_past_tasks_are_points_of_the_task_after_which_they_were_evaluated() -> 
     past = {"seed": [0], "after": [1], "task": [0], "batch": [11], "error": [0.75]}
     stack.past = {name: np.array(column) for name, column in past.items()}
     expected = {"average_accuracy": 0.375, "backward_transfer": -0.5, "forgetting": 0.5}
-    points = {point.metric: point for point in seed_points(stack, 0) if point.metric in expected}
+    points = {point.metric: point for point in seed_points(stack)[0] if point.metric in expected}
     assert points == {name: Point(name, 1, value, 200) for name, value in expected.items()}
-    assert not expected.keys() & {point.metric for point in seed_points(stack, 0, since=12)}
+    assert not expected.keys() & {point.metric for point in seed_points(stack, since=12)[0]}
     stack.chunks |= {"seconds": np.array([1.0, 1.0]), "gradient_evaluations": np.array([5, 7])}
     mean = configuration_points([stack], [[]], ObjectiveMetric("forgetting"), 10)
     assert [point for point in mean if point.metric in expected] == list(points.values())
@@ -90,7 +90,7 @@ def test_past_tasks_are_points_of_the_task_after_which_they_were_evaluated() -> 
 
 def test_a_diverged_seed_has_the_mean_of_what_it_has() -> None:
     stack = curves(online_error=at(dict(enumerate([1.0, 3.0, 5.0, 7.0, 9.0]))))
-    assert values(seed_points(stack, 0, 0, Bounds(3)), "online_error") == {3: 4.0, 7: 9.0}
+    assert values(seed_points(stack, 0, Bounds(3))[0], "online_error") == {3: 4.0, 7: 9.0}
 
 
 def test_curves_by_task_are_whole_up_to_the_same_bound() -> None:
@@ -100,13 +100,13 @@ def test_curves_by_task_are_whole_up_to_the_same_bound() -> None:
     chunks = {"batches": np.array([BATCHES]), "time_ms": np.array([100])}
     by_batch = {"online_error": np.zeros((1, 12)), "forward_transfer": np.array([transfer])}
     stack = Curves([0], 0, by_batch, evaluations, chunks, total_batches=12, total_tasks=5)
-    assert values(seed_points(stack, 0, 0, Bounds(5)), "validation_error") == dict(enumerate(error))
-    points = seed_points(stack, 0, 0, Bounds(3))  # blocks of two tasks
+    assert values(seed_points(stack, 0, Bounds(5))[0], "validation_error") == dict(enumerate(error))
+    points = seed_points(stack, 0, Bounds(3))[0]  # blocks of two tasks
     assert values(points, "validation_error") == pytest.approx({1: 0.4, 3: 0.4, 4: 0.2})
     assert values(points, "cumulative_error") == pytest.approx({1: 0.45, 3: 0.35, 4: 0.36})
     assert values(points, "forward_transfer") == pytest.approx({1: 0.2, 3: 0.15, 4: 0.3})
     before_the_end = Curves([0], 0, by_batch, evaluations, chunks, total_batches=20, total_tasks=6)
-    assert list(values(seed_points(before_the_end, 0, 0, Bounds(2)), "validation_error")) == [2]
+    assert list(values(seed_points(before_the_end, 0, Bounds(2))[0], "validation_error")) == [2]
 
 
 @pytest.mark.parametrize("bounds", [Bounds(), Bounds(12, 3), Bounds(5), Bounds(3, 2), Bounds(1)])
@@ -117,12 +117,12 @@ def test_points_do_not_depend_on_the_chunks(bounds: Bounds) -> None:
     whole = sweep.whole[trial.key]
     whole.by_batch["irregular"] = np.where(rng.random((2, 60)) > 0.6, rng.random((2, 60)), math.nan)
     whole.by_batch["forward_transfer"] = np.where(np.arange(60) % 10 == 0, rng.random((2, 60)), math.nan)
-    expected = sorted(seed_points(whole, 1, 0, bounds))
+    expected = sorted(seed_points(whole, 0, bounds)[1])
     for size in (1, 7, 60):
         sent = [
             point
             for start in range(0, 60, size)
-            for point in seed_points(sweep.part(trial, 0, min(60, start + size)), 1, start, bounds)
+            for point in seed_points(sweep.part(trial, 0, min(60, start + size)), start, bounds)[1]
         ]
         assert sorted(sent) == expected, "the same numbers, bit for bit, and each once"
     if bounds.points is not None:
