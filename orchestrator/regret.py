@@ -71,7 +71,12 @@ def add_regret(
     reference = hindsight.reference(store, network, sweep.seeds, sweep.schedule, size, epochs, ProgressLine())
     curves = with_regret(runs, reader.curves_of(runs), reference)
     regret = curves[curves.metric == REGRET]
-    tables.keep(runs.client, runs.run_id, {HINDSIGHT_FILE: reference}, {_EPOCHS: str(epochs)})
+    tables.keep(
+        runs.client,
+        runs.run_id,
+        {HINDSIGHT_FILE: reference},
+        lambda digests: write(runs.client, runs.run_id, tags={_EPOCHS: str(epochs), **digests}),
+    )
     _write(runs, regret)
     return regret
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import time
@@ -25,6 +24,7 @@ RUNS_PER_TRANSACTION = 100
 TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
 _RUN_NAME, _USER = "mlflow.runName", "mlflow.user"
 _POINT_COLUMNS = ("run_uuid", "key", "step", "timestamp", "value", "is_nan")
+_QUOTE = '"'
 _PointRow = tuple[str, str, int, int, float, bool]
 """A row with `_POINT_COLUMNS`."""
 _COLUMNS = {
@@ -116,6 +116,11 @@ class RunBatches:
     def flush(self) -> None:
         """Write everything that was collected."""
         self._flush(list(self._unsent))
+
+    def _write_new(self, run_id: str) -> None:
+        """Write a run that does not exist in the database yet."""
+        if run_id in self._unsent and self._unsent[run_id].created is not None:
+            self._flush([run_id])
 
     def discard(self) -> None:
         """After a failure, drop what was collected and everything that is assumed about MLflow's content."""
@@ -317,12 +322,15 @@ def _insert_points(session: Any, table: Any, rows: Collection[_PointRow]) -> Non
     if dialect.driver != "psycopg2":
         _insert(session, table, [dict(zip(_POINT_COLUMNS, row, strict=True)) for row in rows])
     elif rows:
-        text, quote = io.StringIO(), dialect.identifier_preparer.quote
-        csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows(rows)
-        text.seek(0)
+        quote = dialect.identifier_preparer.quote
+        lines = [  # half of the time of the module csv
+            f'{run_id},"{metric.replace(_QUOTE, _QUOTE * 2)}",{step},{time_ms},{value},{is_nan}\n'
+            for run_id, metric, step, time_ms, value, is_nan in rows
+        ]
         columns = ", ".join(map(quote, _POINT_COLUMNS))
         with connection.connection.cursor() as cursor:
-            cursor.copy_expert(f"COPY {quote(table.name)} ({columns}) FROM STDIN (FORMAT csv)", text)
+            copy = f"COPY {quote(table.name)} ({columns}) FROM STDIN (FORMAT csv)"
+            cursor.copy_expert(copy, io.StringIO("".join(lines)))
 
 
 def _update(session: Any, table: Any, rows: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -306,9 +306,13 @@ class RunTree(RunBatches):
     def keep_tables(
         self, run_id: str, frames: Mapping[str, pd.DataFrame], tags: Mapping[str, str] | None = None
     ) -> None:
-        """Write everything else that was collected, then store tables with a run as `tables.keep` does."""
-        self.flush()
-        tables.keep(self._client, run_id, frames, cut(tags or {}))
+        """Write everything else that was collected and `tags`, then store tables with a run as `tables.keep` does."""
+
+        def write_tags(digests: Mapping[str, str]) -> None:
+            self.tag(run_id, {**(tags or {}), **digests})
+            self.flush()
+
+        tables.keep(self._client, run_id, frames, write_tags)
 
     def complete(self, configuration: Configuration) -> None:
         """Mark a configuration as complete, which must be the last write to its run and those of its seeds."""
@@ -347,12 +351,12 @@ class RunTree(RunBatches):
 
     def artifact(self, run_id: str, file: Path, folder: str | None = None) -> None:
         """Store a file with a run."""
-        self._flush([run_id])
+        self._write_new(run_id)
         self._client.log_artifact(run_id, str(file), folder)
 
     def texts(self, run_id: str, files: Mapping[str, str]) -> None:
         """Store texts with a run, path → text."""
-        self._flush([run_id])
+        self._write_new(run_id)
         for path, text in files.items():
             self._client.log_text(run_id, text, path)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,20 @@ class DamagedTable(ValueError):  # noqa: N818
     """A table is damaged or missing; the text says which."""
 
 
-def keep(client: Any, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Mapping[str, str] | None = None) -> None:
-    """Store tables (name → table) with a run in place of earlier ones, and set the run's `tags`.
+def keep(
+    client: Any, run_id: str, tables: Mapping[str, pd.DataFrame], write_tags: Callable[[Mapping[str, str]], None]
+) -> None:
+    """Store tables (name → table) with a run in place of earlier ones.
 
-    The tags are written first: after an interruption between the two the tables do not match, which readers notice.
+    The tags with their SHA-256 are written first: after an interruption between the two the tables do not match, which
+    readers notice.
+
+    Args:
+        client: of MLflow.
+        run_id: the run.
+        tables: by name.
+        write_tags: writes tags of the run before it returns.
     """
-    from mlflow.entities import RunTag
-
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in tables]
         for path in paths:
@@ -58,8 +65,7 @@ def keep(client: Any, run_id: str, tables: Mapping[str, pd.DataFrame], tags: Map
             tables[path.name].to_parquet(
                 path, index=False, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=repeated or False
             )
-        digests = {_DIGEST + path.name: _sha256(path) for path in paths}
-        client.log_batch(run_id, tags=[RunTag(key, value) for key, value in ({**(tags or {})} | digests).items()])
+        write_tags({_DIGEST + path.name: _sha256(path) for path in paths})
         for path in paths:
             client.log_artifact(run_id, str(path))
 

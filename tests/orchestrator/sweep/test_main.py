@@ -31,7 +31,7 @@ from orchestrator.protocol import online as protocol
 from orchestrator.report import write as report_write
 from orchestrator.sweep import api, cost
 from orchestrator.system import hardware
-from orchestrator.tracking import provenance, tables
+from orchestrator.tracking import provenance, requests, tables
 from orchestrator.tracking.reader import load_curves
 from streams import recipes
 from streams.build import cached
@@ -487,7 +487,8 @@ def test_another_value_is_found_by_a_rerun(
         rows = (table.seed == int(run.data.tags["foml.seed"])) & (table.metric == "online_loss")
         table.loc[rows & (table.step == 7), "value"] += 0.25
         table.loc[rows & (table.step == 5), "value"] += 0.125
-        tables.keep(MlflowClient(uri(tmp_path)), parent, {tables.CURVES_FILE: table})
+        other = MlflowClient(uri(tmp_path))
+        tables.keep(other, parent, {tables.CURVES_FILE: table}, lambda tags: requests.write(other, parent, tags=tags))
     assert rerun.main([run.info.run_id, "--tracking-uri", uri(tmp_path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("seed ") and lines[0].endswith("different")
