@@ -1,6 +1,7 @@
 """Online EWC: Schwarz et al. 2018, "Progress & Compress", section 3.2; Kirkpatrick et al. 2017 for EWC itself."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,6 +71,11 @@ class EWC(ModelLearner):
         model = self.model
         of_task = fisher_information(model.network, model.phi, model.statistics, x, uniform)
         self.fisher, self.anchor = self.options.decay * self.fisher + of_task, model.phi
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.recent is not None:
+            self.recent = self.recent.cpu()  # joined with a batch's ids, whichever device the state was loaded to
 
 
 def fisher_information(network: Network, phi: Tensor, statistics: Tensor, x: Tensor, uniform: Tensor) -> Tensor:

@@ -137,7 +137,8 @@ class OnlineProtocol:
         self._images = self._setting.require_images()
         self._shape = source.shape()
         if learner.needs_boundaries and not self._shape.has_boundaries:
-            raise OrchestratorError(f"{type(learner).__name__}: needs task boundaries, and this stream has none")
+            rule = "needs task boundaries that all seeds share, and this stream has none"
+            raise OrchestratorError(f"{type(learner).__name__}: {rule}")
         if learner.pretrain_tasks > self._shape.held_back:
             rule = f"pretrain_tasks must be at most the {self._shape.held_back} tasks that the stream holds back"
             raise OrchestratorError(f"{type(learner).__name__}: {rule} (got {learner.pretrain_tasks})")

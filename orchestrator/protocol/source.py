@@ -32,7 +32,7 @@ class StreamShape:
     Attributes:
         length: datapoints of each seed.
         ends: for each seed the end of each task and its number.
-        has_boundaries: whether tasks have sharp ends.
+        has_boundaries: whether tasks have sharp ends, which all seeds share.
         held_back: tasks that are not in the stream, for pretraining.
     """
 
@@ -70,7 +70,10 @@ class StoreSource:
             raise OrchestratorError(f"stream: all seeds must have equally many datapoints (got {sorted(lengths)})")
         schedule = self._streams[0].schedule
         held_back = schedule.tasks if isinstance(schedule, HeldBack) else 0
-        return StreamShape(lengths.pop(), [stream.ends for stream in self._streams], schedule.has_boundaries, held_back)
+        ends = [stream.ends for stream in self._streams]
+        # A learner receives `begin_task` and `end_task` once for all seeds.
+        shared = len({tuple(position for position, _ in of_seed) for of_seed in ends}) == 1
+        return StreamShape(lengths.pop(), ends, schedule.has_boundaries and shared, held_back)
 
     def read(self, start: int, count: int) -> StackedDatapoints:
         return _stacked([stream.read(start, count) for stream in self._streams])

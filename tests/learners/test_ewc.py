@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from learners.ewc import fisher_information
 from learners.seeding import generator
@@ -69,3 +70,14 @@ def test_without_a_penalty_it_is_plain_online_learning(smooth) -> None:
     smooth.drive(plain, 0, 9)
     assert torch.equal(learner.model.phi, plain.model.phi)
     assert learner.setting.network.gradient_evaluations == 9 * 5
+
+
+def test_the_ids_of_a_state_that_was_loaded_to_a_gpu_are_on_the_cpu(smooth) -> None:
+    """Ids of a batch are on the CPU: a learner that resumes within a task joins its own ids with them."""
+    learner = smooth.learner("ewc", (0, 1))
+    smooth.drive(learner, 0, 2)
+    state = learner.state_dict()
+    with FakeTensorMode():  # has tensors of a GPU on a machine without one
+        ids = torch.zeros(state["recent"].shape, dtype=torch.int64, device="cuda")
+        learner.load_state_dict({**state, "recent": ids})
+        assert learner.recent.device == torch.device("cpu")

@@ -268,6 +268,24 @@ def test_a_learner_that_needs_boundaries_is_refused_on_a_stream_without(store: T
         protocol.OnlineProtocol(learner, StoreSource(store, SEEDS, Blurred()))
 
 
+def test_boundaries_that_seeds_do_not_share_are_none(store: TaskStore) -> None:
+    """A recipe may give the tasks of each seed their own sizes; `end_task` is called for all seeds together."""
+
+    class Uneven(Sequential):
+        def ends(self, sizes: Any, seed: int) -> Any:
+            return [(20 + 5 * seed, 0), (50, 1), (75, 2)]
+
+    assert StoreSource(store, [1], Uneven()).shape().has_boundaries
+    source = StoreSource(store, SEEDS, Uneven())
+    assert source.shape().has_boundaries is False
+    with pytest.raises(OrchestratorError, match="needs task boundaries that all seeds share, and this stream has none"):
+        protocol.OnlineProtocol(Recorder(store, SEEDS, boundaries=True), source)
+    run = protocol.OnlineProtocol(Recorder(store, SEEDS, boundaries=False), source)
+    run.advance(100)
+    assert run.curves.evaluations["batch"].reshape(3, 3).tolist() == [[1, 2, 2], [4, 4, 4], [7, 7, 7]]
+    assert "forward_transfer" not in run.curves.by_batch
+
+
 GPU = pytest.param(
     "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 )
