@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.stats import ttest_1samp
 
-from benchmarks.reproduction_picture import ABLATIONS, CIFAR, Row, draw_curves, draw_errors
+from benchmarks.reproduction_picture import ABLATIONS, CIFAR, Row, draw_cost, draw_curves, draw_errors
 from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.tracking.reader import curves_of, find_sweep
 
@@ -36,6 +36,8 @@ LAST = 8
 """Number of tasks in a mean error: one task has 170 validation digits, and a standard error of 2.3 points at 10 %."""
 ALL = "*"
 """Stands for all labels of a file."""
+COST_ROWS = "cost+ablations:*+rainbow-mnist:foml+rainbow-mnist:online+rainbow-mnist:replay+rainbow-mnist:moca"
+"""The configurations of the picture of error against cost."""
 BEST = 3
 """Number of trials of each learner in a table of a search."""
 CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoint", "seconds")
@@ -290,7 +292,7 @@ def with_tables(page: str) -> str:
     """The page with every table computed again."""
 
     def table(match: re.Match[str]) -> str:
-        lines = TABLES[match["kind"]](*match["arguments"].split())
+        lines = TABLES[match["kind"]](*match["arguments"].split(maxsplit=1))  # a label may have spaces
         return match[1] + "\n" + "\n".join(lines) + "\n\n" + match[4]
 
     return _TABLE.sub(table, page)
@@ -315,6 +317,7 @@ def draw() -> None:
     names |= {"foml": "K=5", "foml meta_updates=False": "θ fixed"}
     errors = {names[label]: curves.by_seed(label, "validation_error") for label in curves.labels}
     draw_curves(errors, LAST, ABLATIONS, top=0.5)
+    draw_cost(by_cost(load(COST_ROWS)))
     curves = load("online-cifar100-150")
     errors = {label: curves.by_seed(label, "validation_error") for label in curves.labels}
     draw_curves(errors, 25, CIFAR, bottom=0.3, top=0.6)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib
@@ -128,22 +129,22 @@ def draw_curves(
 def draw_cost(errors: Mapping[str, Mapping[int, Interval]], path: Path = COST) -> None:
     """Draw each method's cumulative error with its 95 % interval against gradient evaluations per datapoint."""
     with _saved(path, 8, 4.2) as figure:
-        axes = figure.add_axes((0.08, 0.13, 0.66, 0.84))
+        axes = figure.add_axes((0.08, 0.13, 0.58, 0.84))
         columns = sorted({evaluations for of_method in errors.values() for evaluations in of_method})
-        for method, of_method in errors.items():
+        for (method, of_method), marker in zip(errors.items(), cycle("oDs^v<>")):
             evaluations = sorted(of_method)
             points = [of_method[each] for each in evaluations]
             mean = [point.mean for point in points]
             half = [0.0 if point.high is None else point.high - point.mean for point in points]
-            colour = _COLOURS.get(method, _PLAIN)
-            line = "--" if method in _DASHED else "-"
-            axes.errorbar(evaluations, mean, yerr=half, fmt="o", ls=line, color=colour, capsize=3, markersize=5)
-            axes.annotate(
-                method, (evaluations[-1], mean[-1]), (8, 0), textcoords="offset points", va="center", color=colour
+            colour, line = _COLOURS.get(method, _PLAIN), "--" if method in _DASHED else "-"
+            axes.errorbar(
+                evaluations, mean, half, marker=marker, ls=line, color=colour, capsize=3, markersize=5, label=method
             )
+        axes.legend(bbox_to_anchor=(1.02, 1), loc="upper left", frameon=False, labelcolor="linecolor")
         axes.set_xscale("log")
         axes.set_xticks(columns, labels=[str(column) for column in columns])
         axes.minorticks_off()
         axes.set_xlabel("gradient evaluations per datapoint", color=_GREY)
         axes.set_ylabel("cumulative error", color=_GREY)
+        axes.set_ylim(bottom=0)
         axes.grid(color=_GREY, alpha=0.25)
