@@ -54,8 +54,8 @@ class Setting:
         network: the network that all replicates share; their parameters are the learner's.
         seeds: one seed per replicate, R in all.
         batch_size: datapoints per batch of the stream.
-        batches_per_task: the stream's mean task length, rounded up to batches. It sets the number of updates, and
-            reveals no boundary.
+        batches_per_task: the stream's mean task length, rounded up to batches, whatever the seeds. It sets the number
+            of updates, and reveals no boundary.
         classes: number of classes.
         images: the images by id; None for a learner that only predicts.
     """

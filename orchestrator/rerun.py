@@ -178,13 +178,14 @@ def _changes(recorded: RecordedRun) -> list[str]:
     def code(commit: str, dirty: str) -> str:
         return commit[:12] + {"true": " with changes", "false": ""}.get(dirty, ", not known whether changed")
 
-    tags, learner = recorded.tags, recorded.description["configuration"]["learner"]
+    tags, configuration = recorded.tags, recorded.description["configuration"]
+    version = plan.results_version(configuration["learner"], configuration["stream"])
     versions = {
         "code": (
             code(tags.get("foml.git_commit", "unknown"), tags.get("foml.git_dirty", "unknown")),
             code(*provenance.git_state()),
         ),
-        "RESULTS_VERSION": (str(recorded.description["results_version"]), str(plan.results_version(learner))),
+        "RESULTS_VERSION": (str(recorded.description["results_version"]), str(version)),
         "packages": (tags.get("foml.versions", "unknown"), provenance.versions()),
     }
     return [f"{name}: {then} then, {now} now" for name, (then, now) in versions.items() if then != now]

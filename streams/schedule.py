@@ -50,6 +50,15 @@ class Schedule(ABC):
     def ends(self, sizes: Sizes, seed: int) -> Ends:
         """The positions where tasks end, ascending; the last one is the end of the stream."""
 
+    def nominal_tasks(self, sizes: Sizes) -> int:
+        """The number of ends, or its expectation where it depends on the seed.
+
+        Learners' updates per batch follow from it. It is the same for all seeds, so that the results of a seed do not
+        depend on the other seeds of a stack. A subclass whose number of ends depends on the seed overrides this; for
+        others it is that of any seed.
+        """
+        return len(self.ends(sizes, 0))
+
 
 @dataclass(frozen=True)
 class Sequential(Schedule):
@@ -140,6 +149,10 @@ class Markov(Schedule):
         last = [*np.flatnonzero(task[1:] != task[:-1]).tolist(), len(task) - 1]
         return [(position + 1, int(task[position])) for position in last]
 
+    def nominal_tasks(self, sizes: Sizes) -> int:
+        """The expected number of visits, 1 + hazard · (positions - 1), rounded."""
+        return 1 + (round(self.hazard * (int(sizes.sum()) - 1)) if len(sizes) > 1 else 0)
+
 
 @dataclass(frozen=True)
 class Recurring(Schedule):
@@ -210,6 +223,10 @@ class HeldBack(Schedule):
     def ends(self, sizes: Sizes, seed: int) -> Ends:
         """The ends of `schedule`, with the tasks' own numbers."""
         return [(position, task + self.tasks) for position, task in self.schedule.ends(sizes[self.tasks :], seed)]
+
+    def nominal_tasks(self, sizes: Sizes) -> int:
+        """That of `schedule` on the other tasks."""
+        return self.schedule.nominal_tasks(sizes[self.tasks :])
 
 
 def schedules() -> dict[str, type[Schedule]]:

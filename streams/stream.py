@@ -61,6 +61,11 @@ class Stream:
         return len(self._sizes)
 
     @property
+    def nominal_tasks(self) -> int:
+        """The number of tasks that the schedule visits, the same for each seed: see `Schedule.nominal_tasks`."""
+        return self.schedule.nominal_tasks(self._sizes)
+
+    @property
     def has_boundaries(self) -> bool:
         """Whether one task ends before the next starts, so that learners may use the boundaries."""
         return self.schedule.has_boundaries

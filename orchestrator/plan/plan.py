@@ -21,6 +21,8 @@ RESULTS_VERSION = 3
 """Raised whenever a configuration gives other numbers than before ("Changes results" in CHANGELOG.md)."""
 LEARNER_VERSIONS = {"icarl": 4, "moca": 4}
 """Learner → its version in place of `RESULTS_VERSION`, after a change of its results only."""
+SCHEDULE_VERSIONS = {"toe": {"markov": 4}}
+"""Learner → schedule → its version there, after a change of the learner's results on that schedule only."""
 _FOLDER_LENGTH = 180
 """Characters of a folder's name; file systems allow 255 bytes."""
 
@@ -34,9 +36,10 @@ def generator(seed: int, purpose: list[Any]) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=key)))
 
 
-def results_version(learner: str) -> int:
-    """The version of a learner's results."""
-    return LEARNER_VERSIONS.get(learner, RESULTS_VERSION)
+def results_version(learner: str, stream: Mapping[str, Any]) -> int:
+    """The version of a learner's results on a configuration's stream."""
+    of_learner = LEARNER_VERSIONS.get(learner, RESULTS_VERSION)
+    return SCHEDULE_VERSIONS.get(learner, {}).get(stream["schedule"]["name"], of_learner)
 
 
 def label_with(prefix: str, values: Mapping[str, Any]) -> str:
@@ -83,7 +86,8 @@ class Configuration:
     @cached_property
     def hash(self) -> str:
         """Identifies this configuration in every sweep and on every machine."""
-        parts = [results_version(self.learner), self.learner, self.options, self.network, self.batch_size, self.stream]
+        version = results_version(self.learner, self.stream)
+        parts = [version, self.learner, self.options, self.network, self.batch_size, self.stream]
         if self.evaluate_past is not None:
             parts.append({"evaluate_past": self.evaluate_past})
         if self.start:

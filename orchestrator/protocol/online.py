@@ -99,12 +99,11 @@ def learner_setting(
     images: learners.ImageTable,
 ) -> learners.Setting:
     """The setting of a learner on streams of this shape."""
-    tasks = max(len(ends) for ends in shape.ends)
     return learners.Setting(
         network=network,
         seeds=seeds,
         batch_size=batch_size,
-        batches_per_task=max(1, math.ceil(shape.length / tasks / batch_size)),
+        batches_per_task=max(1, math.ceil(shape.length / shape.nominal_tasks / batch_size)),
         classes=classes,
         images=images,
     )

@@ -32,12 +32,15 @@ class StreamShape:
     Attributes:
         length: datapoints of each seed.
         ends: for each seed the end of each task and its number.
+        nominal_tasks: the number of tasks from which learners receive their updates per batch; unlike the number of
+            ends, it does not depend on the seeds.
         has_boundaries: whether tasks have sharp ends, which all seeds share.
         held_back: tasks that are not in the stream, for pretraining.
     """
 
     length: int
     ends: list[Ends]
+    nominal_tasks: int
     has_boundaries: bool
     held_back: int = 0
 
@@ -73,7 +76,8 @@ class StoreSource:
         ends = [stream.ends for stream in self._streams]
         # A learner receives `begin_task` and `end_task` once for all seeds.
         shared = len({tuple(position for position, _ in of_seed) for of_seed in ends}) == 1
-        return StreamShape(lengths.pop(), ends, schedule.has_boundaries and shared, held_back)
+        nominal = max(stream.nominal_tasks for stream in self._streams)
+        return StreamShape(lengths.pop(), ends, nominal, schedule.has_boundaries and shared, held_back)
 
     def read(self, start: int, count: int) -> StackedDatapoints:
         return _stacked([stream.read(start, count) for stream in self._streams])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.config.load import located
 from orchestrator.config.strict_yaml import overridden, read_yaml
 from orchestrator.errors import OrchestratorError
-from orchestrator.plan.plan import LEARNER_VERSIONS, RESULTS_VERSION, sweep_folder
+from orchestrator.plan.plan import LEARNER_VERSIONS, RESULTS_VERSION, SCHEDULE_VERSIONS, sweep_folder
 from orchestrator.storage import atomic
 from orchestrator.storage.journal import LOCK, given_before
 from orchestrator.tracking.database import DEFAULT_URI, sweep_contents
@@ -102,8 +102,8 @@ def _state(document: Mapping[str, Any], name: str, root: Path, store: Path, uri:
     code = [path for package in ("learners", "orchestrator", "streams") for path in (_PACKAGES / package).rglob("*.py")]
     of_sweep = (path for path in root.rglob("*") if path.name not in (FILE, LOCK) and not path.name.startswith("."))
     files = [*code, *of_sweep, *store.rglob("*"), *(path for folder in artifacts for path in folder.rglob("*"))]
-    parts = [document, str(root.absolute()), str(Path.cwd()), RESULTS_VERSION, LEARNER_VERSIONS, rows, _stamps(files)]
-    return digest(parts)
+    versions = [RESULTS_VERSION, LEARNER_VERSIONS, SCHEDULE_VERSIONS]
+    return digest([document, str(root.absolute()), str(Path.cwd()), *versions, rows, _stamps(files)])
 
 
 def _stamps(paths: Iterable[Path]) -> list[tuple[str, int, int]]:

@@ -237,7 +237,7 @@ class RunTree(RunBatches):
         return {
             "configuration": asdict(configuration),
             "hash": configuration.hash,
-            "results_version": results_version(configuration.learner),
+            "results_version": results_version(configuration.learner, configuration.stream),
             "stacks": [list(trial.seeds) for trial in self._trials(configuration)],
             "run": {key: self._plan.resolved[key] for key in sections if key in self._plan.resolved},
             "bounds": asdict(bounds_of(self._plan.resolved.get("tracking", {}))),

@@ -102,6 +102,16 @@ def test_markov_of_one_task_never_changes() -> None:
     assert Markov(hazard=1.0).ends(np.array([6]), 0) == [(6, 0)]
 
 
+def test_the_nominal_number_of_tasks_is_that_of_any_seed() -> None:
+    for schedule in (Sequential(), Gradual(), Recurring()):
+        assert schedule.nominal_tasks(np.array([200, 300])) == len(schedule.ends(np.array([200, 300]), 5))
+    markov, sizes = Markov(hazard=0.02), np.array([400, 600, 501])
+    assert markov.nominal_tasks(sizes) == 31  # 1 + 0.02 · 1500
+    assert abs(np.mean([len(markov.ends(sizes, seed)) for seed in range(100)]) - 31) < 2
+    assert HeldBack(markov, 1).nominal_tasks(sizes) == 23  # 1 + 0.02 · 1100
+    assert markov.nominal_tasks(np.array([6])) == 1
+
+
 def test_recurring_tasks_return_with_other_points() -> None:
     assert tasks_of(Recurring(visits=2), np.array([4, 5]), 0).tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 1]
     assert Recurring(visits=2).ends(np.array([4, 5]), 0) == [(2, 0), (4, 1), (6, 0), (9, 1)]

@@ -1,5 +1,6 @@
 """The hash of a configuration, the key of a trial, and the folder of a sweep."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
 from orchestrator.plan.expand import make_plan
-from orchestrator.plan.plan import sweep_folder
+from orchestrator.plan.plan import results_version, sweep_folder
+from streams.store.canonical_json import digest
+from tests.orchestrator.synthetic_sweep import configuration
 
 
 def sweep(learners: list[dict[str, object]], **more: object) -> Sweep:
@@ -27,6 +30,18 @@ def test_the_hash_is_of_all_that_determines_a_curve() -> None:
     assert of(batch_size=5) != same
     assert of(stream={"name": "rainbow_digits", "tasks": 3}) != same
     assert make_plan(sweep([{"name": "foml", "K": 4}]), "store").trials[0].configuration.hash != same
+
+
+def test_a_version_of_one_learner_on_one_schedule() -> None:
+    """TOE has other results on `markov` since version 4; its hashes elsewhere, and those of others, stay."""
+
+    def version(learner: str, schedule: str) -> int:
+        return results_version(learner, {"schedule": {"name": schedule}})
+
+    assert [version("toe", name) for name in ("sequential", "gradual", "recurring", "markov")] == [3, 3, 3, 4]
+    assert [version(name, "markov") for name in ("foml", "icarl", "moca")] == [3, 4, 4]
+    parts = replace(configuration("toe"), stream={"schedule": {"name": "markov", "hazard": 0.1}})
+    assert parts.hash == digest([4, "toe", parts.options, "rainbow", parts.batch_size, parts.stream], 12)
 
 
 def test_a_trial_is_a_configuration_and_its_seeds() -> None:

@@ -71,6 +71,21 @@ def test_seeds_that_leave_their_tasks_at_different_batches_evaluate_their_own_pa
             np.testing.assert_allclose(together.curves.past[name][mine], alone.curves.past[name])
 
 
+def test_the_updates_of_a_seed_do_not_depend_on_the_other_seeds(store: TaskStore) -> None:
+    """Seeds visit unequally many tasks on a Markov stream; the updates per batch follow from the expected number."""
+    schedule = Markov(hazard=0.1)
+    assert len({len(ends) for ends in StoreSource(store, SEEDS, schedule).shape().ends}) > 1
+    runs = [
+        protocol.assemble(store, "toe", {"updates_per_task": 7}, seeds, batch_size=2, schedule=schedule)
+        for seeds in (SEEDS, *([seed] for seed in SEEDS))
+    ]
+    assert {run.learner.setting.batches_per_task for run in runs} == {5}  # 75 datapoints, 1 + round(7.4) visits
+    together, *each = [run.advance(1_000) for run in runs]
+    for row, alone in enumerate(each):
+        for name in ("online_error", "online_loss"):
+            np.testing.assert_array_equal(together.by_batch[name][row], alone.by_batch[name][0])
+
+
 class Recorder(learners.Learner):
     """Records its calls; predicts class 3 for every datapoint."""
 
