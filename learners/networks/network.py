@@ -259,7 +259,10 @@ class Network:
         outputs, after = [], []
         for rows in groups_of(phi):
             buffers = {name: b.clone() for name, b in _unflatten(statistics[rows].detach(), self._statistics).items()}
-            output, means = torch.vmap(forward)(_unflatten(phi[rows], self._parameters), buffers, x[rows])
+            # Copies are aligned in memory; products with one datapoint round differently where their operands are not.
+            output, means = torch.vmap(forward)(
+                _unflatten(phi[rows].clone(), self._parameters), buffers, x[rows].clone()
+            )
             outputs.append(output)
             if activity is not None:
                 activity.append(torch.cat(means, 1))

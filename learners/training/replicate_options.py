@@ -93,6 +93,9 @@ def add_scaled_(x: Tensor, y: Tensor, factor: Real) -> Tensor:
 def add_quotient(x: Tensor, numerator: Tensor, denominator: Tensor, factor: Real) -> Tensor:
     """x + factor · numerator / denominator of tensors [R, P]."""
     if isinstance(factor, PerReplicate):
+        if numerator.requires_grad and x.device.type == "cpu":  # the two forms have derivatives that round differently
+            rows = zip(x, numerator, denominator, factor.values, strict=True)
+            return torch.stack([torch.addcdiv(a, b, c, value=value) for a, b, c, value in rows])
         return x + (factor * numerator) / denominator
     return torch.addcdiv(x, numerator, denominator, value=factor)
 

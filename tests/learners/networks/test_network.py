@@ -113,6 +113,21 @@ def test_a_stack_equals_each_replicate_alone(
             assert (a - b).norm() <= 1e-9 * b.norm()
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_batch_of_any_size_in_a_stack_has_the_bits_of_a_seed_alone(count: int) -> None:
+    """Also one datapoint, whose products round differently where a replicate's weights are not aligned in memory."""
+    net = build("mlp", SHAPE, 5)  # an odd number of parameters, so that later rows are not aligned
+    phi, statistics = net.initial([0, 1, 2])
+    x = torch.rand(3, count, *SHAPE, generator=torch.Generator().manual_seed(0))
+    y = (torch.arange(3 * count) % 5).view(3, count)
+    stack = net.training_pass(phi, statistics, x, cross_entropy(y))
+    for r in range(3):
+        one = slice(r, r + 1)
+        alone = net.training_pass(phi[one].clone(), statistics[one], x[one].clone(), cross_entropy(y[one]))
+        assert torch.equal(stack.gradient[one], alone.gradient)
+        assert torch.equal(stack.loss[one], alone.loss)
+
+
 @pytest.mark.parametrize("tangent", [False, True])
 def test_batch_norm_is_that_of_pytorch(tangent: bool) -> None:
     """A training pass uses the batch's statistics and returns updated running ones, as nn.BatchNorm2d does."""

@@ -89,6 +89,18 @@ def test_autograd_through_a_step_with_rates_of_each_replicate() -> None:
     assert torch.equal(derivative, torch.tensor([[-0.5] * 3, [-2.0] * 3], dtype=torch.float64))
 
 
+def test_derivatives_of_a_quotient_have_the_bits_of_their_number_alone(tensors: list[Tensor]) -> None:
+    def derivatives(rate: Real, rows: slice) -> tuple[Tensor, ...]:
+        x, numerator, denominator = (tensor[rows].clone().requires_grad_() for tensor in tensors)
+        out = add_quotient(x, numerator, denominator, rate)
+        return torch.autograd.grad(out.square().sum(), [x, numerator, denominator])
+
+    together = derivatives(PerReplicate(VALUES), slice(0, 3))
+    for r, value in enumerate(VALUES):
+        one = slice(r, r + 1)
+        assert all(torch.equal(a[one], b) for a, b in zip(together, derivatives(value, one), strict=True))
+
+
 @dataclass(frozen=True)
 class Options:
     rate: float = 0.1
