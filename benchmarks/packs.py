@@ -206,8 +206,9 @@ def main() -> None:
                 del run
             for count in shares:
                 seconds, used = shared_seconds(network, K, device, arguments.threads, count, batches)
+                memory = f"{used:.0f}" if gpu else ""
                 row = [network, str(K), f"{count} processes", f"{1e3 * seconds:.1f}", f"{count / seconds:.1f}"]
-                print("| " + " | ".join([*row, f"{best * count / seconds:.2f}", f"{used:.0f}" if gpu else ""]) + " |")
+                print("| " + " | ".join([*row, f"{best * count / seconds:.2f}", memory]) + " |", flush=True)
             print(f"equal to each alone: {apart:.1e}" if gpu else "equal to each alone, bit for bit", flush=True)
 
 

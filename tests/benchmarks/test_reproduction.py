@@ -259,6 +259,7 @@ def test_the_pictures_have_the_numbers(tmp_path: Path) -> None:
 
 def test_the_page_agrees_with_the_curves() -> None:
     assert "<!-- table methods rainbow-mnist -->" in PAGE
+    assert f"<!-- table cost {reproduction.COST_ROWS} -->" in PAGE  # the picture has the table's numbers
     assert reproduction.with_tables(PAGE) == PAGE
 
 

@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from learners import registry
+from learners.base import Learner, ModelLearner
+from learners.batch import Batch
+from learners.networks.network import Network
 from orchestrator.config.load import check_sweep, ready_sweeps
 from orchestrator.config.schema import Document
 from streams.schedule import schedules
@@ -56,6 +59,16 @@ def test_every_file_that_a_page_names_exists() -> None:
             names = re.findall(r"(?<![\w~/.])[\w./-]+\.(?:py|ipynb|sh|md|toml)\b|[\w/-]*\w\.yaml\b", code)
             missing += [f"{page.name}: {name}" for name in names if f"/{name}" not in ends and name not in examples]
     assert missing == []
+
+
+def test_names_on_the_page_about_learners_exist() -> None:
+    """Methods, attributes and arguments; `name` is a key of a sweep's file."""
+    prose = re.sub(r"```.*?```", "", (ROOT / "docs/adding-a-learner.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    names = set(re.findall(r"`([a-z]\w*)(?:\([^`]*\))?`", prose))
+    classes = (ModelLearner, Network, Batch)
+    known = {name for kind in classes for name in dir(kind)} | {"name", *Learner.__annotations__}
+    assert names >= {"changeable", "state_dict", "state_for_new_options"}
+    assert names - known == set()
 
 
 def table(page: str, heading: str) -> list[str]:
