@@ -64,7 +64,7 @@ class EWC(ModelLearner):
         return {"loss": self.model.learn(batch, penalty_gradient=pull), "penalty": (pull * away).sum(1) / 2}
 
     def end_task(self) -> None:
-        if self.recent is None or self.options.strength == 0:
+        if self.recent is None:
             return
         x = self.setting.require_images().gather(self.recent)
         uniform = torch.from_numpy(np.stack([rng.random(x.shape[1]) for rng in self.labels])).to(x)

@@ -1,11 +1,15 @@
 """Online EWC: the Fisher information against its closed form, and the penalty against a step by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from learners.ewc import fisher_information
+from learners.ewc import EWC, fisher_information
 from learners.seeding import generator
+from learners.training.replicate_options import packed_options
+from tests.learners.test_contract import assert_same_bits
 
 
 def test_the_fisher_information_of_the_head_is_that_of_softmax_regression(smooth) -> None:
@@ -64,12 +68,19 @@ def test_a_step_has_the_gradient_of_the_penalty_and_fishers_decay(smooth) -> Non
     assert float(diagnostics["penalty"].min()) > 0
 
 
-def test_without_a_penalty_it_is_plain_online_learning(smooth) -> None:
+def test_without_a_penalty_it_is_plain_online_learning_also_in_a_stack_with_one(smooth) -> None:
     learner, plain = smooth.learner("ewc", strength=0.0), smooth.learner("online")
-    smooth.drive(learner, 0, 9)
-    smooth.drive(plain, 0, 9)
+    strengths = packed_options(
+        [replace(learner.options, strength=strength) for strength in (0.0, 3.0)], 1, ["strength"]
+    )
+    stack = EWC(strengths, smooth.setting((0, 0)))
+    for each in (learner, plain, stack):
+        smooth.drive(each, 0, 9)
     assert torch.equal(learner.model.phi, plain.model.phi)
-    assert learner.setting.network.gradient_evaluations == 9 * 5
+    assert_same_bits(learner.state_dict(), stack.state_of_replicates([stack.state_dict()], slice(0, 1)))
+    assert not torch.equal(stack.model.phi[1], plain.model.phi[0])
+    evaluations = [each.setting.network.gradient_evaluations for each in (learner, stack)]
+    assert evaluations == [9 * 5 + 2 * 20] * 2  # with the Fisher information of two tasks
 
 
 def test_the_ids_of_a_state_that_was_loaded_to_a_gpu_are_on_the_cpu(smooth) -> None:
