@@ -272,3 +272,11 @@ def test_intervals_in_the_text_are_in_a_table() -> None:
     assert intervals
     assert [each for each in intervals if each not in in_tables] == []
     assert [p for p in re.findall(r"p = (0\.\d+)", in_text) if f"| {p} |" not in in_tables] == []
+
+
+def test_the_sections_that_sweep_files_name_exist() -> None:
+    headings = re.findall(r"^## (.*)$", PAGE, flags=re.MULTILINE)
+    files = [path.read_text(encoding="utf-8") for path in (reproduction.ROOT / "benchmarks").glob("*.yaml")]
+    named = [title for text in files for title in re.findall(r'docs/reproduction\.md, "([^"]+)"', text)]
+    assert "Tuned alike" in named
+    assert [title for title in named if title not in headings] == []

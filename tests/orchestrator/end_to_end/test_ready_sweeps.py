@@ -84,6 +84,7 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
     [
         (FOLDER / "rainbow_mnist_tuned.yaml", BENCHMARKS / "tuning.yaml"),
         (BENCHMARKS / "label_permuted.yaml", BENCHMARKS / "label_permuted_tuning.yaml"),
+        (BENCHMARKS / "label_permuted_newer.yaml", BENCHMARKS / "label_permuted_newer_tuning.yaml"),
     ],
 )
 def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: Path, search: Path) -> None:
