@@ -51,6 +51,7 @@ class Options:
             "coupled", "decoupled: the pulls do not go through the optimisers; beta1 and beta2 are shares in 0…1"
         )
     )
+    meta_batches: int = addition(at_least_one(1, "size of the meta-batch D_m, in batches of the stream", le=1_000))
     online_replay: bool = addition(
         documented(False, "True: the online update learns the batch joined with as many datapoints seen")
     )
@@ -106,8 +107,8 @@ class FOML(Learner):
     @classmethod
     def without_effect(cls, options: Options) -> dict[str, str]:
         if not options.meta_updates:
-            meta_options = ("alpha2", "beta2", "K", "meta_optimizer", "meta_every", "meta_gradient", "meta_path")
-            return dict.fromkeys((*meta_options, "adam_zero"), "meta_updates: false")
+            meta_options = ("alpha2", "beta2", "K", "meta_optimizer", "meta_every", "meta_batches", "meta_gradient")
+            return dict.fromkeys((*meta_options, "meta_path", "adam_zero"), "meta_updates: false")
         return {"adam_zero": "online_optimizer: sgd"} if options.online_optimizer == "sgd" else {}
 
     def predict(self, x: Tensor) -> Tensor:
@@ -134,7 +135,7 @@ class FOML(Learner):
         if isinstance(self.online_optimizer, Adam):
             diagnostics["masked_share"] = self.online_optimizer.dead(step.after).to(self.phi.dtype).mean(1)
         if o.meta_updates and self.steps % o.meta_every == 0:
-            diagnostics |= self._meta_step(self.replay.sample(self.setting.batch_size))
+            diagnostics |= self._meta_step(self.replay.sample(o.meta_batches * self.setting.batch_size))
         return diagnostics
 
     def _online_step(

@@ -126,6 +126,23 @@ def test_meta_every_counts_batches(smooth) -> None:
     assert moved == [False, False, True] * 3
 
 
+def test_meta_batches_is_the_size_of_the_meta_batch(smooth) -> None:
+    """With K = 1, SGD and β₂ = 0, dJ/dθ = 2 α₁ β₁ ∇L(φ_j; D_m), a mean over meta_batches · N datapoints."""
+    rates = {"alpha1": 0.1, "beta1": 0.2, "beta2": 0.0, "alpha2": 0.5, "meta_optimizer": "sgd", "online_optimizer": "sgd"}
+    learner = smooth.learner("foml", (0, 1), K=1, meta_batches=3, **rates)
+    smooth.drive(learner, 0, 3)
+    theta, before, evaluations = learner.theta, learner.replay.state_dict(), learner.network.gradient_evaluations
+    learner.update(smooth.batch(3, (0, 1)))
+    assert learner.network.gradient_evaluations - evaluations == 5 + 3 * 5
+    moved, phi = learner.theta, learner.phi
+    learner.replay.load_state_dict(before)
+    replayed = learner.replay.sample(3 * 5)
+    for r in range(2):
+        at = phi[r].clone().requires_grad_()
+        (v,) = torch.autograd.grad(F.cross_entropy(logits(at, replayed.x[r]), replayed.y[r]), at)
+        assert torch.allclose(moved[r], theta[r] - 0.5 * 2 * 0.1 * 0.2 * v, rtol=1e-12, atol=1e-14)
+
+
 def test_first_order_needs_no_hessian(smooth, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = smooth.learner("foml", meta_gradient="first_order", K=4)
     smooth.drive(learner, 0, 8)
