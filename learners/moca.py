@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_o
 from learners.batch import Batch
 from learners.changepoint.belief import Belief
 from learners.changepoint.pcoc import Prior
-from learners.changepoint.window import Window, window_loss
+from learners.changepoint.window import Window, normalise, window_gradient
+from learners.networks.cuda_graphs import RecordedFunction
 from learners.training.optim import Adam
 
 PASS_SIZE = 32  # datapoints predicted in one pass, which limits memory
-FARTHEST = 1e6  # bound on a feature, so that sums of squares stay far inside float32
 SMALLEST_UNIT = 1e-6  # smaller root mean squares (pairs of equal images) are not used as a unit
 
 
@@ -60,6 +61,9 @@ class MOCA(Learner):
     def __init__(self, options: Options, setting: Setting) -> None:
         super().__init__(options, setting)
         self.network, self.optimizer = setting.network, Adam(options.alpha)
+        gradient = partial(window_gradient, classes=setting.classes, hazard=options.hazard)
+        # Its recursion has over a thousand small kernels, which take longer to launch than to run.
+        self._window_gradient = RecordedFunction(gradient) if self.network.device.type == "cuda" else gradient
         phi, self.statistics = self.network.initial(setting.seeds)
         self._phi_size = phi.shape[1]
         # phi and the prior are one vector with one optimiser. All zeros is the prior m = 0, σ² = κ = α = 1.
@@ -93,14 +97,10 @@ class MOCA(Learner):
     def _phi(self) -> Tensor:
         return self.parameters[:, : self._phi_size]
 
-    def _normalise(self, features: Tensor) -> Tensor:
-        """z [R, B, F]: features in units of the first batch's, bounded."""
-        return ((features - self.origin) / self.unit).clamp(-FARTHEST, FARTHEST)
-
     @torch.no_grad()
     def _features(self, x: Tensor) -> Tensor:
         """z [R, B, F] with the running batch-norm statistics, as predictions use it."""
-        return self._normalise(self.network.embed(self._phi, self.statistics, x))
+        return normalise(self.network.embed(self._phi, self.statistics, x), self.origin, self.unit)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
@@ -178,19 +178,16 @@ class MOCA(Learner):
         window = self.window
         assert window is not None
         forward = self.network.embedding_pass(self._phi, self.statistics, window.x)
-        features = forward.features.requires_grad_()
-        prior = self.parameters[:, self._phi_size :].detach().requires_grad_()
-        with torch.enable_grad():
-            z = self._normalise(features)
-            losses = window_loss(Prior.unflatten(prior, self.setting.classes), z, window.y, self.options.hazard)
-            by_features, by_prior = torch.autograd.grad(losses.sum(), [features, prior])
+        prior = self.parameters[:, self._phi_size :]
+        losses, by_features, by_prior = self._window_gradient(forward.features, prior, window.y, self.origin, self.unit)
         gradient = torch.cat([forward.backward(by_features), by_prior], 1)
         self.parameters, self.moments = self.optimizer.step(self.parameters, gradient, self.moments)
         if self.statistics.shape[1] > 0:  # with batch norm, predictions have other features than training
             z = self._features(window.x)
-        # Without, the features of the gradient's pass are used: one Adam step old, but this saves a third of the time.
-        self.window = window._replace(z=z.detach())
-        return losses.detach(), self.window
+        else:  # the features of the gradient's pass: one Adam step old, but this saves a third of the time
+            z = normalise(forward.features, self.origin, self.unit)
+        self.window = window._replace(z=z)
+        return losses.clone(), self.window
 
     def state_dict(self) -> dict[str, Any]:
         window = self.window

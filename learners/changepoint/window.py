@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from learners.changepoint.pcoc import Prior, log_class, log_density, log_volume, precision
+
+FARTHEST = 1e6
+"""Bound on a feature, so that sums of squares stay far inside float32."""
 
 
 class Window(NamedTuple):
@@ -71,12 +73,40 @@ def window_loss(prior: Prior, z: Tensor, y: Tensor, hazard: float) -> Tensor:
     return ((begin[:, :points, None] + x).logsumexp(1) - torch.cat(evidence, 1)).mean(1)
 
 
+def window_gradient(
+    features: Tensor, prior: Tensor, y: Tensor, origin: Tensor, unit: Tensor, classes: int, hazard: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The window's losses [R], and their gradients with respect to features [R, T, F] and the flat prior [R, size].
+
+    The same operations for any values, so that they can be recorded as a CUDA graph.
+
+    Args:
+        features: of the network, [R, T, F].
+        prior: flat, [R, `Prior.size`].
+        y: labels [R, T].
+        origin: of `normalise`.
+        unit: of `normalise`.
+        classes: C.
+        hazard: probability that a task ends after a given datapoint.
+    """
+    features, prior = features.detach().requires_grad_(), prior.detach().requires_grad_()
+    with torch.enable_grad():
+        losses = window_loss(Prior.unflatten(prior, classes), normalise(features, origin, unit), y, hazard)
+        by_features, by_prior = torch.autograd.grad(losses.sum(), [features, prior])
+    return losses.detach(), by_features, by_prior
+
+
+def normalise(features: Tensor, origin: Tensor, unit: Tensor) -> Tensor:
+    """z [R, T, F]: features in the unit [R, 1, 1], centred at the origin [R, 1, F] and bounded by `FARTHEST`."""
+    return ((features - origin) / unit).clamp(-FARTHEST, FARTHEST)
+
+
 def _log_joints(prior: Prior, z: Tensor, y: Tensor) -> Tensor:
     """log p(z_t, c | datapoints s … t−1), [R, S, T, C]; for s > t the value without datapoints."""
     points, classes = y.shape[1], prior.log_counts.shape[1]
     row = torch.arange(len(y), device=y.device).unsqueeze(1)
     position = torch.arange(points, device=y.device)
-    label = F.one_hot(y, classes)
+    label = (y.unsqueeze(2) == torch.arange(classes, device=y.device)).long()  # `F.one_hot` would read the labels
     before = label.cumsum(1) - label  # datapoints of each class before t, [R, T, C]
 
     # Pairs i ≤ t: the density at z_t of the class of i, given the datapoints of that class among i … t−1.

@@ -1,4 +1,4 @@
-"""Training passes on a GPU, recorded once as CUDA graphs and replayed.
+"""Training passes and other functions on a GPU, recorded once as CUDA graphs and replayed.
 
 For networks this small, launching a kernel takes longer than running it. A CUDA graph launches all kernels of a
 pass together, always on the same memory. A `Slot` is that memory: input tensors, the pass recorded on them, and its
@@ -7,6 +7,7 @@ pass is deleted, its slot is free for the next one. The kernels and their order 
 so are the numbers.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -90,12 +91,49 @@ class RecordedPass(TrainingPass):
         self._free.append(self._slot)
 
 
+class Uses:
+    """How often the shapes of the latest inputs were used."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Key, int] = {}
+
+    def frequent(self, key: Key) -> bool:
+        """Count a use; true from the one on at which a recording pays."""
+        self._counts[key] = uses = self._counts.pop(key, 0) + 1
+        while len(self._counts) > 4 * SHAPES:
+            del self._counts[next(iter(self._counts))]
+        return uses >= RECORD_FROM
+
+
+class RecordedFunction(Generic[Result]):
+    """A function of tensors on a GPU, recorded by the shapes of its inputs; the next call may overwrite the result.
+
+    The function must be a fixed sequence of kernels: no branch on a value, and nothing but its inputs may change.
+    """
+
+    def __init__(self, work: Callable[..., Result]) -> None:
+        self._work, self._uses, self._records = work, Uses(), True
+        self._recordings: dict[Key, Recording[Result]] = {}
+
+    def __call__(self, *inputs: Tensor) -> Result:
+        key = tuple(tensor.shape for tensor in inputs)
+        if not self._records or not self._uses.frequent(key):
+            return self._work(*inputs)
+        try:
+            recording = recently_used(self._recordings, key, lambda: Recording(self._work, inputs), SHAPES)
+        except RuntimeError as error:  # a recording holds its memory for good, which a small GPU may not have
+            warnings.warn(f"not recorded as a CUDA graph, hence slower: {error}", stacklevel=2)
+            self._records = False
+            return self._work(*inputs)
+        return recording(*inputs)
+
+
 class Recorder:
     """The recordings of one network, by batch shape."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._uses: dict[Key, int] = {}
+        self._uses = Uses()
         self._free: dict[Key, list[Slot]] = {}
         self._predictions: dict[Key, Recording[Any]] = {}
 
@@ -107,7 +145,7 @@ class Recorder:
         `make` computes the activity of hidden units if `activity` is True, and only then.
         """
         key = ("pass", twice, activity, *(tensor.shape for tensor in inputs))
-        if not self._is_frequent(key):
+        if not self._uses.frequent(key):
             return None
         free = recently_used(self._free, key, list, SHAPES)
         evaluations = self._network.gradient_evaluations
@@ -118,16 +156,10 @@ class Recorder:
     def prediction(self, make: Callable[..., Result], inputs: Sequence[Tensor]) -> Result | None:
         """The result of `make` on inputs phi, statistics and x, overwritten by the next call; None as above."""
         key = ("prediction", *(tensor.shape for tensor in inputs))
-        if not self._is_frequent(key):
+        if not self._uses.frequent(key):
             return None
         result: Result = recently_used(self._predictions, key, lambda: Recording(make, inputs), SHAPES)(*inputs)
         return result
-
-    def _is_frequent(self, key: Key) -> bool:
-        self._uses[key] = uses = self._uses.pop(key, 0) + 1
-        while len(self._uses) > 4 * SHAPES:
-            del self._uses[next(iter(self._uses))]
-        return uses >= RECORD_FROM
 
 
 def recently_used(cache: dict[Any, Value], key: Any, make: Callable[[], Value], size: int) -> Value:

@@ -42,13 +42,19 @@ def herding(features: Tensor, count: int) -> Tensor:
     Greedy: the next index brings the mean of the selection closest to the mean of all. Among indices equal up to
     rounding (the same image shown twice), it is the first.
     """
+    return herding_on_device(features, min(len(features), count)).cpu()
+
+
+def herding_on_device(features: Tensor, count: int) -> Tensor:
+    """`herding` with count ≤ n, on the device of the features: no value is read, for which the host would wait."""
     rounding = 64 * torch.finfo(features.dtype).eps
     mean, total = features.mean(0), torch.zeros_like(features[0])
-    free, order = torch.ones(len(features), dtype=torch.bool, device=features.device), []
-    for k in range(1, min(len(features), count) + 1):
+    free = torch.ones(len(features), dtype=torch.bool, device=features.device)
+    order = [torch.empty(0, dtype=torch.int64, device=features.device)]
+    for k in range(1, count + 1):
         distance = (mean - (total + features) / k).norm(dim=1).where(free, torch.inf)
-        best = int((distance <= distance.min() + rounding).int().argmax())
+        best = (distance <= distance.min() + rounding).int().argmax(0, keepdim=True)
         order.append(best)
-        free[best] = False
-        total = total + features[best]
-    return torch.tensor(order, dtype=torch.int64)
+        free = free.index_fill(0, best, False)
+        total = total + features.index_select(0, best)[0]
+    return torch.cat(order)

@@ -136,29 +136,39 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         if self._disk_is_full(trial):
             return  # the trial has not failed: it resumes once there is room
         pack = _pack(trial)
-        counts = len(pack) == 1 and not isinstance(_cause(trial), NodeLeavingError)
+        left = isinstance(_cause(trial), NodeLeavingError)
         for spec in reversed(pack):  # each is put at the front of the queue
-            self._retry(spec, reason, counts)
+            self._retry(spec, reason, len(pack), left)
 
-    def _retry(self, spec: TrialSpec, reason: str, counts: bool) -> None:
-        """Start a trial again whose actor has died, or let it fail; `counts` is whether this is one of its deaths.
+    def _retry(self, spec: TrialSpec, reason: str, pack: int, left: bool) -> None:
+        """Start a trial again whose actor has ended early, or let it fail.
 
         Tune's own retries are off: Tune does not retry a trial whose actor dies, or raises, while the actor is reused
         for it, and it counts each segment of a population member separately. The death of a pack counts for none of its
-        trials, which may be innocent: each of them continues alone.
+        trials, which may be innocent: they continue in smaller packs.
+
+        Args:
+            spec: the trial.
+            reason: why the actor ended.
+            pack: the number of its trials.
+            left: whether it left a node that goes away, which is no death.
         """
         key = spec.trial.key
         if key in self._refusals:
             self._fail(spec, self._refusals.pop(key))
             return
-        self._deaths[key] += counts
+        self._deaths[key] += pack == 1 and not left
         if self._stop_request.requested:
             _log(spec).say(f"attempt over while the sweep stops: {reason}")
             return  # another command resumes it
         if self._deaths[key] <= self._retries:
             _log(spec).say(f"attempt over, another resumes from its last chunk: {reason}")
             self._progress.actor_died(key, reason)
-            self._queue.requeue(self._outcome.plan.trial(key))
+            trial = self._outcome.plan.trial(key)
+            if left:
+                self._queue.proceed(trial)
+            else:
+                self._queue.requeue(trial, pack)
             return
         self._fail(spec, reason)
 

@@ -47,7 +47,7 @@ class TrialQueue:
             for population in journal.plan.populations
         ]
         self._population_of = {member.key: each for each in self._populations for member in each.population.members}
-        self._sweep, self._alone = sweep, set[str]()
+        self._sweep, self._most_after_death = sweep, dict[str, int]()
         self._waiting = deque(
             trial for trial in journal.plan.trials if trial.key not in ended and trial.key not in self._population_of
         )
@@ -98,7 +98,7 @@ class TrialQueue:
         """The next trials that start together in one actor; empty if none is ready.
 
         They are at the same batch, and members of a population that may share a pack have copied others equally long
-        ago. A trial that was in an actor that died is alone.
+        ago. Trials of an actor that died are half as many.
 
         Args:
             slots: actors that run simultaneously.
@@ -107,6 +107,7 @@ class TrialQueue:
         if first is None:
             return ()
         most = packs.limit(self._sweep, first, self._to_run, slots)
+        most = min(most, self._most_after_death.get(first.key, most))
         if most == 1 or (kind := self._kind(first)) is None:
             return (first,)
         waiting = self._waiting_with(first)
@@ -114,7 +115,8 @@ class TrialQueue:
         for trial in kin:
             waiting.remove(trial)
         pack = (first, *kin)
-        return (*pack, *(self._drawn_with(first, most - len(pack)) if kind[1] == 0 else ()))
+        batches = kind[1]
+        return (*pack, *(self._drawn_with(first, most - len(pack)) if batches == 0 else ()))
 
     def _drawn_with(self, first: Trial, most: int) -> Iterator[Trial]:
         """At most this number of new trials of the pack of a trial that was drawn."""
@@ -129,7 +131,7 @@ class TrialQueue:
             yield trial
 
     def proceed(self, trial: Trial) -> None:
-        """Continue a trial whose pack has ended since the scheduler stopped others of it."""
+        """Continue a trial that gave its actor up: the scheduler stopped others of its pack, or its node goes away."""
         self._waiting_with(trial).appendleft(trial)
 
     def _waiting_with(self, trial: Trial) -> deque[Trial]:
@@ -137,21 +139,25 @@ class TrialQueue:
         population = self._population_of.get(trial.key)
         return self._waiting if population is None else population.waiting
 
-    def _kind(self, trial: Trial) -> tuple[str, int, int] | None:
+    def _kind(self, trial: Trial) -> tuple[str, int, int, int | None] | None:
         """What trials of a pack have in common; None for a trial that starts alone.
 
-        These are the kind, the batches learned, and how many of them are in the window of a member that may have copied
-        another.
+        These are the kind, the batches learned, how many of them are in the window of a member that may have copied
+        another, and the limit on the size of their pack if an actor of theirs has died.
         """
-        kind = None if trial.key in self._alone else packs.kind(trial)
+        kind = packs.kind(trial)
         if kind is None:
             return None
         batches, plan = chunk_files.newest_step(trial.folder(self._journal.root)), self.segment_plan(trial)
-        return kind, batches, 0 if plan is None else min(plan.since_copy(batches), packs.window_length(trial))
+        in_window = 0 if plan is None else min(plan.since_copy(batches), packs.window_length(trial))
+        return kind, batches, in_window, self._most_after_death.get(trial.key)
 
-    def requeue(self, trial: Trial) -> None:
-        """Start a trial again whose actor has died; it is in no pack."""
-        self._alone.add(trial.key)
+    def requeue(self, trial: Trial, pack: int) -> None:
+        """Start a trial again whose actor has died with a pack of this size, in a pack of half of it, rounded up.
+
+        Halves may fit into memory where the whole did not, and separate a trial that ends its process from the others.
+        """
+        self._most_after_death[trial.key] = -(-pack // 2)
         self.proceed(trial)
 
     def stopped(self, batches: int, reports: Sequence[tuple[Trial, float]]) -> list[Trial]:

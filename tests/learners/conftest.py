@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from learners import Batch, ImageTable, Learner, Setting, create, learner_class
+from learners.networks import cuda_graphs
 from learners.networks.architectures import EmbeddingNet, HiddenLayer, RainbowNet, SiameseNet
 from learners.networks.build import build
 from learners.networks.network import Network
@@ -144,3 +145,29 @@ def siamese() -> World:
 @pytest.fixture(scope="session")
 def smooth() -> World:
     return World("", TanhNet, (1, 2, 3), 3)
+
+
+class Trace:
+    """The operations of one call, repeated on later inputs, as a CUDA graph repeats its kernels.
+
+    As in a graph, values that are not inputs are constants. A value that is read while it is traced is an error.
+    """
+
+    made = 0
+
+    def __init__(self, work: Callable[..., Any], inputs: Sequence[Tensor], pool: Any = None) -> None:
+        from torch.fx.experimental.proxy_tensor import make_fx  # a second to import
+
+        self._graph = make_fx(work)(*inputs)
+        Trace.made += 1
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        return self._graph(*inputs)
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> type[Trace]:
+    """`Trace` in the place of CUDA graphs."""
+    monkeypatch.setattr(cuda_graphs, "Recording", Trace)
+    monkeypatch.setattr(Trace, "made", 0)
+    return Trace

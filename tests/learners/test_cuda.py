@@ -101,6 +101,18 @@ def test_a_learner_trained_on_the_gpu_predicts_on_the_cpu(worlds: Any, name: str
     assert float((actual - expected).norm() / expected.norm()) < 1e-4
 
 
+def test_the_recorded_gradient_of_moca_equals_the_gradient(worlds: Any) -> None:
+    """The window is full at the third batch and its gradient replayed from the fifth on."""
+    world = replace(worlds[1], dtype=torch.float32)
+    recorded, plain = (world.learner("moca", (0, 1), window=15) for _ in range(2))
+    plain._window_gradient = plain._window_gradient._work
+    for step in range(STEPS):
+        losses = [learner.update(world.batch(step, (0, 1)))["window_loss"] for learner in (recorded, plain)]
+        assert torch.equal(*losses)
+        assert torch.equal(recorded.parameters, plain.parameters)
+    assert len(recorded._window_gradient._recordings) == 1
+
+
 def test_a_recorded_pass_equals_the_pass(worlds: Any) -> None:
     """Replayed from the third pass on, with several passes in use: gradients, products and their count are equal."""
     world = worlds[1]

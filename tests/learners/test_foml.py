@@ -128,7 +128,14 @@ def test_meta_every_counts_batches(smooth) -> None:
 
 def test_meta_batches_is_the_size_of_the_meta_batch(smooth) -> None:
     """With K = 1, SGD and β₂ = 0, dJ/dθ = 2 α₁ β₁ ∇L(φ_j; D_m), a mean over meta_batches · N datapoints."""
-    rates = {"alpha1": 0.1, "beta1": 0.2, "beta2": 0.0, "alpha2": 0.5, "meta_optimizer": "sgd", "online_optimizer": "sgd"}
+    rates = {
+        "alpha1": 0.1,
+        "beta1": 0.2,
+        "beta2": 0.0,
+        "alpha2": 0.5,
+        "meta_optimizer": "sgd",
+        "online_optimizer": "sgd",
+    }
     learner = smooth.learner("foml", (0, 1), K=1, meta_batches=3, **rates)
     smooth.drive(learner, 0, 3)
     theta, before, evaluations = learner.theta, learner.replay.state_dict(), learner.network.gradient_evaluations

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from learners import Batch, ImageTable, Learner, Setting, create
 from learners.networks.architectures import EmbeddingNet
 from learners.networks.network import Network
-from learners.training.exemplars import herding
+from learners.training.exemplars import herding, herding_on_device
 
 
 class PixelNet(EmbeddingNet):
@@ -81,6 +81,16 @@ def test_herding_in_float32_is_accurate_despite_the_tolerance_for_ties() -> None
         float((features[torch.randperm(300, generator=g)[:100]].mean(0) - features.mean(0)).norm()) for _ in range(50)
     ]
     assert off < 0.5 * min(others)
+
+
+def test_herding_reads_no_value_on_the_host(traces: Any) -> None:
+    """Its operations on one class are those on another, so that a GPU need not wait at each exemplar."""
+    first, second = torch.randn(2, 12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    traced = traces(lambda features: herding_on_device(features, 7), [first])
+    for features in (first, second):
+        assert torch.equal(traced(features), herding(features, 7))
+    assert herding(first, 7).tolist() != herding(second, 7).tolist()
+    assert herding(first, 0).tolist() == []
 
 
 def test_herding_by_hand() -> None:

@@ -15,8 +15,8 @@ from torch.distributions import MultivariateNormal
 from learners import Batch, Learner
 from learners.changepoint.belief import Belief
 from learners.changepoint.pcoc import Prior, log_joint
-from learners.changepoint.window import Window, window_loss
-from learners.moca import FARTHEST
+from learners.changepoint.window import FARTHEST, Window, window_gradient, window_loss
+from learners.networks.cuda_graphs import RecordedFunction
 
 D = torch.float64
 HAZARD = 0.05
@@ -261,6 +261,51 @@ class TestWindowLoss:
 
 
 SMALL: dict[str, Any] = {"window": 12, "hypotheses": 6}  # with batches of five, both are full after three
+
+
+class TestWindowGradient:
+    def test_is_the_gradient_of_the_loss_of_normalised_features(self) -> None:
+        features, y = made_points(20, replicates=2)
+        flat = torch.cat([part.flatten(1) for part in made_prior(2)], 1)
+        origin, unit = features.mean(1, keepdim=True), torch.tensor([0.5, 3.0], dtype=D).view(2, 1, 1)
+        losses, by_features, by_prior = window_gradient(features, flat, y, origin, unit, 2, HAZARD)
+
+        def total(features: Tensor, flat: Tensor) -> Tensor:
+            return window_loss(Prior.unflatten(flat, 2), (features - origin) / unit, y, HAZARD).sum()
+
+        torch.testing.assert_close(losses.sum(), total(features, flat), rtol=1e-12, atol=0)
+        for position, gradient in enumerate((by_features, by_prior)):
+            direction = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(position), dtype=D)
+            ends = []
+            for step in (-1e-6, 1e-6):
+                arguments = [features, flat]
+                arguments[position] = arguments[position] + step * direction
+                ends.append(float(total(*arguments)))
+            assert float((gradient * direction).sum()) == pytest.approx((ends[1] - ends[0]) / 2e-6, rel=1e-7)
+
+    def test_a_far_feature_is_at_the_bound_and_has_no_gradient(self) -> None:
+        features, y = made_points(6)
+        features[0, 3, 1] = 2 * FARTHEST
+        flat = torch.zeros(1, Prior.size(2, 3), dtype=D)
+        _, by_features, _ = window_gradient(
+            features, flat, y, torch.zeros(1, 1, 3, dtype=D), torch.ones(1, 1, 1, dtype=D), 2, HAZARD
+        )
+        assert float(by_features[0, 3, 1]) == 0
+        assert float(by_features[0, 3, 0]) != 0
+
+    @pytest.mark.parametrize("name", ["rainbow", "siamese"])
+    def test_recorded_operations_give_the_same_bits(
+        self, request: pytest.FixtureRequest, traces: Any, name: str
+    ) -> None:
+        """The recursion reads no value and keeps none: the operations of one batch are those of the following ones."""
+        world = replace(request.getfixturevalue(name), dtype=torch.float32)
+        plain, recorded = (world.learner("moca", (0, 1), window=15) for _ in range(2))
+        recorded._window_gradient = RecordedFunction(recorded._window_gradient)
+        for step in range(9):  # of five datapoints: the window is full at the third, and recorded at the fifth
+            results = [learner.update(world.batch(step, (0, 1))) for learner in (plain, recorded)]
+            assert torch.equal(results[0]["window_loss"], results[1]["window_loss"])
+            assert torch.equal(plain.parameters, recorded.parameters)
+        assert traces.made == 1
 
 
 class TestLearner:

@@ -308,7 +308,7 @@ def test_an_invalid_search_is_refused_in_one_line(search: dict[str, object], lin
 
 
 def test_trials_that_differ_in_rates_start_together(tmp_path: Path) -> None:
-    """At the same batch, with the same K, at most `pack` replicates; after the death of their actor, alone."""
+    """At the same batch, with the same K, at most `pack` replicates."""
     grid = {"name": "foml", "K": {"grid": [1, 2]}, "alpha1": {"grid": [0.1, 0.2, 0.3, 0.4]}}
     of = sweep(learners=[grid, {"name": "online"}], search={}, resources={"pack": 7})
     journal = written(tmp_path, of)
@@ -322,9 +322,36 @@ def test_trials_that_differ_in_rates_start_together(tmp_path: Path) -> None:
     found = [(lot[0].configuration.options.get("K"), [t.configuration.options["alpha1"] for t in lot]) for lot in lots]
     assert found == order and ahead.configuration.options["alpha1"] == 0.3
     assert packs.count(of, [(trial, int(trial == ahead)) for trial in journal.plan.trials], 2) == len(lots)
-    for trial in reversed(lots[0]):
-        queue.requeue(trial)
-    assert [queue.next_pack(2) for _ in range(4)] == [*((trial,) for trial in lots[0]), ()]
+
+
+def test_a_pack_whose_actor_died_is_divided(tmp_path: Path) -> None:
+    """One trial of eight ends its process: halves separate it, and the other seven learn in three packs."""
+    grid = {"name": "online", "alpha1": {"grid": [0.1 * n for n in range(1, 9)]}}
+    of = sweep(learners=[grid], search={}, resources={"pack": 16})
+    journal = written(tmp_path, of)
+    bad = journal.plan.trials[2].key
+    queue = TrialQueue(of, journal, set(), 8)
+    sizes, finished = [], []
+    while lot := queue.next_pack(2):
+        dies = bad in {trial.key for trial in lot} and len(lot) > 1
+        sizes.append((len(lot), dies))
+        for trial in reversed(lot):
+            if dies:
+                queue.requeue(trial, len(lot))
+            else:
+                finished.append(trial.key)
+    assert sizes == [(8, True), (4, True), (2, False), (2, True), (1, False), (1, False), (4, False)]
+    assert sorted(finished) == sorted(trial.key for trial in journal.plan.trials)
+
+
+def test_a_trial_that_left_its_node_keeps_its_pack(tmp_path: Path) -> None:
+    grid = {"name": "online", "alpha1": {"grid": [0.1, 0.2, 0.3]}}
+    of = sweep(learners=[grid], search={}, resources={"pack": 6})
+    queue = TrialQueue(of, written(tmp_path, of), set(), 8)
+    lot = queue.next_pack(1)
+    for trial in reversed(lot):
+        queue.proceed(trial)
+    assert queue.next_pack(1) == lot and len(lot) == 3
 
 
 def test_packs_of_the_size_auto_leave_no_slot_empty_and_are_for_gpus(tmp_path: Path) -> None:
