@@ -126,7 +126,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
                 self._start()
             except (NotBuiltError, LostStateError) as error:  # another attempt would fail, too
                 if self._spec.others:
-                    raise  # each trial is tried alone
+                    raise  # they are tried in halves of the pack
                 return to_tune([Refusal(str(error))])
         pack, plan = self._pack, self._spec.segments  # members of a population pause together
         with self._recording():
