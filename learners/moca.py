@@ -55,6 +55,7 @@ class MOCA(Learner):
     """
 
     needs_features = True
+    changeable = ("alpha",)
     options_class = Options
     state_fields = ("parameters", "statistics", "moments", "origin", "unit", "batches", "pretrained", "seen")
 

@@ -13,7 +13,7 @@ import learners
 from learners import checkpoint, registry
 from orchestrator.protocol import online, packs
 from orchestrator.protocol.curves import Curves
-from streams.schedule import Markov
+from streams.schedule import HeldBack, Markov, Sequential
 from streams.store.task_store import TaskStore
 
 SEEDS = [0, 2]
@@ -94,6 +94,21 @@ def test_a_configuration_that_diverges_harms_no_other(store: TaskStore) -> None:
         assert (max(run.curves.diverged) >= 0) == (member == 1)
     assert math.isnan(pack.curves[1].by_batch["online_loss"][0, -1])
     assert np.isfinite(pack.curves[2].by_batch["online_loss"]).all()
+
+
+def test_each_configuration_of_a_pack_pretrains_with_its_own_rate(store: TaskStore) -> None:
+    schedule = HeldBack(Sequential(), 1)
+    options = [{"alpha": rate, "pretrain_tasks": 1, "pretrain_passes": 1} for rate in (0.001, 0.01)]
+    pack = packs.assemble(store, "moca", options, SEEDS, schedule=schedule)
+    pack.advance(2)
+    states = []
+    for member, each in enumerate(options):
+        run = online.assemble(store, "moca", each, SEEDS, schedule=schedule)
+        run.advance(2)
+        assert_same_state(pack.state_dict(member), run.state_dict())
+        assert_same_curves(pack.curves[member], run.curves)
+        states.append(run.state_dict()["learner"]["parameters"])
+    assert not torch.equal(*states)
 
 
 def test_seeds_that_leave_their_tasks_at_different_batches_have_their_own_rows(store: TaskStore) -> None:
