@@ -1,6 +1,7 @@
 """Learning without Forgetting (LwF): Li & Hoiem 2017, with one head for all tasks."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -47,6 +48,8 @@ class LwF(ModelLearner):
 
     needs_boundaries = True
     changeable = ("alpha", "distillation", "temperature")
+    presets: ClassVar = {"tuned": {"alpha": 0.001668, "distillation": 0.2742, "temperature": 2.0}}
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
     options_class = Options
     state_fields = ("model", "teacher", "task")
 

@@ -80,25 +80,31 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("tuned", "search"),
+    ("tuned", "searches"),
     [
-        (FOLDER / "rainbow_mnist_tuned.yaml", BENCHMARKS / "tuning.yaml"),
-        (BENCHMARKS / "label_permuted.yaml", BENCHMARKS / "label_permuted_tuning.yaml"),
-        (BENCHMARKS / "label_permuted_newer.yaml", BENCHMARKS / "label_permuted_newer_tuning.yaml"),
+        (FOLDER / "rainbow_mnist_tuned.yaml", ["tuning", "tuning_more"]),
+        (BENCHMARKS / "label_permuted.yaml", ["label_permuted_tuning"]),
+        (BENCHMARKS / "label_permuted_newer.yaml", ["label_permuted_newer_tuning"]),
     ],
 )
-def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: Path, search: Path) -> None:
-    """With the four digits of its label, from a search on other seeds with as many trials for each learner."""
-    compared, searched = read_yaml(tuned, tuned.name), read_yaml(search, search.name)
-    assert {*range(compared["seeds"])}.isdisjoint(searched["seeds"])
-    rows = [row.split(" | ") for row in reproduction.tuning(searched["name"])[2:] if " | 1 | " in row]
-    best = {row[0][2:]: row for row in rows}
-    assert {row[1] for row in best.values()} == {str(searched["search"]["samples"])}
+def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: Path, searches: list[str]) -> None:
+    """With the four digits of its label, from searches on other seeds with as many trials for each learner."""
+    compared = read_yaml(tuned, tuned.name)
+    documents = [read_yaml(BENCHMARKS / f"{name}.yaml", name) for name in searches]
+    spaces, best = [], {}
+    for searched in documents:
+        assert {*range(compared["seeds"])}.isdisjoint(searched["seeds"])
+        assert {**searched, "learners": [], "name": ""} == {**documents[0], "learners": [], "name": ""}
+        rows = [row.split(" | ") for row in reproduction.tuning(searched["name"])[2:] if " | 1 | " in row]
+        assert {row[1] for row in rows} == {str(searched["search"]["samples"])}
+        best |= {row[0][2:]: row for row in rows}
+        spaces += searched["learners"]
     for learner in map(options_of, compared["learners"]):
-        (space,) = [each for each in searched["learners"] if each["name"] == learner["name"]]
+        (space,) = [each for each in spaces if each["name"] == learner["name"]]
         drawn = {option for option, value in space.items() if isinstance(value, dict)}
         values = dict(value.split("=") for value in best.pop(learner["name"])[3].split())
-        assert {option: str(learner[option]) for option in drawn} == values
+        chosen = {option: learner[option] for option in drawn}
+        assert {k: v if isinstance(v, str) else f"{v:.4g}" for k, v in chosen.items()} == values
         assert {option: value for option, value in learner.items() if option not in drawn} == {
             option: value for option, value in space.items() if option not in drawn
         }
