@@ -1,7 +1,7 @@
 """Dark experience replay, DER++: Buzzega, Boschini, Porrello, Abati & Calderara 2020."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,8 +39,6 @@ class DER(ModelLearner):
     """
 
     changeable = ("alpha", "logit_weight", "label_weight")
-    presets: ClassVar = {"tuned": {"alpha": 0.003269, "logit_weight": 0.5552, "label_weight": 0.4438}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
     options_class = Options
     state_fields = ("model", "replay", "draws", "positions", "logits", "seen")
 

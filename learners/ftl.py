@@ -1,7 +1,6 @@
 """Follow the leader (FTL): Finn et al. 2019, section 5 ("TOE" and fine-tuning); paper, section 4 and appendix A.3."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from learners.base import Diagnostics, LeaderLearner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
@@ -38,8 +37,6 @@ class FTL(LeaderLearner):
 
     needs_boundaries = True
     changeable = ("alpha",)
-    presets: ClassVar = {"tuned": {"alpha": 0.003403}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
     options_class = Options
     state_fields = ("leader", "adapted", "replay", "budget", "leader_budget", "leader_updates_due", "task_start")
 

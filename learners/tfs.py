@@ -1,7 +1,6 @@
 """Train from scratch (TFS): paper, section 4 and appendix A.3."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from learners.base import Diagnostics, ModelLearner, Setting, at_least_one, positive
 from learners.batch import Batch
@@ -28,8 +27,6 @@ class TFS(ModelLearner):
     needs_boundaries = True
     can_start = False  # each task starts from random weights
     changeable = ("alpha",)
-    presets: ClassVar = {"tuned": {"alpha": 0.001368}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
     options_class = Options
     state_fields = ("model", "replay", "budget", "task", "task_start")
 

@@ -1,7 +1,6 @@
 """Train on everything (TOE): paper, section 4 and appendix A.3."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from learners.base import Diagnostics, ModelLearner, Setting, at_least_one, documented, positive
 from learners.batch import Batch
@@ -31,8 +30,6 @@ class TOE(ModelLearner):
     """
 
     changeable = ("alpha",)
-    presets: ClassVar = {"tuned": {"alpha": 0.001817}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
     options_class = Options
     state_fields = ("model", "replay", "budget")
 
