@@ -111,6 +111,23 @@ def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: Path, searches:
     assert best == {}
 
 
+def test_the_comparison_over_40_tasks_has_the_best_trials_of_its_searches() -> None:
+    """FOML was searched twice; the check repeats the values of the comparison whose search saw 20 tasks."""
+    names = ("label_permuted_40_tuning", "label_permuted_40_again")
+    rows = [row.split(" | ") for name in names for row in reproduction.tuning(name.replace("_", "-"))[2:]]
+    best = sorted([row[0][2:], *sorted(row[3].split())] for row in rows if row[2] == "1")
+    drawn = ("alpha1", "alpha2", "beta1", "beta2", "strength")
+    compared = read_yaml(BENCHMARKS / "label_permuted_40.yaml", "")["learners"]
+    assert best == sorted(
+        [each["name"], *sorted(f"{key}={value:.4g}" for key, value in each.items() if key in drawn)]
+        for each in compared
+    )
+    twenty = read_yaml(BENCHMARKS / "label_permuted.yaml", "")
+    check = read_yaml(BENCHMARKS / "label_permuted_40_check.yaml", "")
+    assert check["stream"] == twenty["stream"] and len(check["learners"]) == 2
+    assert all(learner in twenty["learners"] for learner in check["learners"])
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES if name not in (*POPULATIONS, *SEARCHES)],
