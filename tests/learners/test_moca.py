@@ -301,11 +301,13 @@ class TestWindowGradient:
         world = replace(request.getfixturevalue(name), dtype=torch.float32)
         plain, recorded = (world.learner("moca", (0, 1), window=15) for _ in range(2))
         recorded._window_gradient = RecordedFunction(recorded._window_gradient)
+        losses: tuple[list[Tensor], list[Tensor]] = [], []
         for step in range(9):  # of five datapoints: the window is full at the third, and recorded at the fifth
-            results = [learner.update(world.batch(step, (0, 1))) for learner in (plain, recorded)]
-            assert torch.equal(results[0]["window_loss"], results[1]["window_loss"])
+            for learner, its in zip((plain, recorded), losses, strict=True):
+                its.append(learner.update(world.batch(step, (0, 1)))["window_loss"])
             assert torch.equal(plain.parameters, recorded.parameters)
         assert traces.made == 1
+        assert torch.equal(*map(torch.stack, losses))  # no later batch overwrote a loss
 
 
 class TestLearner:
