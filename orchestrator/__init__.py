@@ -30,7 +30,7 @@ class _SiblingFinder:
 
 
 sys.meta_path.insert(0, _SiblingFinder)
-import_module("streams.command_line").handle_interrupts("orchestrator")  # before a command imports what takes seconds
+import_module("streams.command_line").set_up_if_command("orchestrator")  # before a command imports what takes seconds
 
 __all__ = ["load_curves", "run_one", "run_sweep"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
-from streams.command_line import CommandLine, end_interrupted_in_one_line
+from streams.command_line import CommandLine, set_up_command
 
 COMMANDS = {
     "sweep": ("orchestrator.sweep.__main__", "run a sweep, or print its plan and cost"),
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return its exit code."""
     if argv is None:
         argv = sys.argv[1:]
-        end_interrupted_in_one_line()
+        set_up_command()
         sys.path.append(os.getcwd())  # modules of the user's own learners are found there, after all others
     words = list(argv)
     if words and words[0] in COMMANDS:

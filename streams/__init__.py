@@ -12,9 +12,9 @@ C H W channels, height and width of an image.
 
 from typing import TYPE_CHECKING, Any
 
-from streams.command_line import handle_interrupts
+from streams.command_line import set_up_if_command
 
-handle_interrupts("streams")  # before a command imports what takes seconds
+set_up_if_command("streams")  # before a command imports what takes seconds
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,8 @@
 """The command lines of `streams` and `orchestrator`: one form of help, of usage errors, and of exit codes."""
 
 import argparse
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -71,20 +73,26 @@ def command(main: Callable[Arguments, int]) -> Callable[Arguments, int]:
     return run
 
 
-def handle_interrupts(*packages: str) -> None:
-    """In a process of `python -m` and a module of these packages, end a Ctrl-C that no code handles in one line.
-
-    The exit code is then 130, also while modules are imported, and after a command has handled a first Ctrl-C. Other
-    processes stay as they are.
-    """
+def set_up_if_command(*packages: str) -> None:
+    """Call `set_up_command` in a process of `python -m` and a module of these packages, and only there."""
     words = sys.orig_argv
     if "-m" in words and words[words.index("-m") + 1 :][0].partition(".")[0] in packages:
-        end_interrupted_in_one_line()
+        set_up_command()
 
 
-def end_interrupted_in_one_line() -> None:
-    """End this process with one line and exit code 130 at a KeyboardInterrupt that no code handles."""
+def set_up_command() -> None:
+    """Set this process up as a command, before it imports what takes seconds.
+
+    A KeyboardInterrupt that no code handles ends it in one line and with exit code 130, also while modules are
+    imported, and after the command has handled a first Ctrl-C.
+
+    Garbage is collected less often, and not again when the process ends. The modules of torch, Ray and MLflow are
+    hundreds of thousands of objects that stay until the end; with Python's settings, searching them for garbage takes a
+    second while they are imported and more than a second at the end.
+    """
     sys.excepthook = _exception_hook
+    gc.set_threshold(10_000)
+    atexit.register(gc.freeze)
 
 
 def _exception_hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:

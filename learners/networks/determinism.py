@@ -12,7 +12,9 @@ def enable(device: torch.device | str) -> None:
     of a user's network that has no deterministic implementation warns and continues. cuBLAS reads its environment
     variable when the process first uses the GPU, so this must be called before.
     """
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # The same as `torch.use_deterministic_algorithms(True, warn_only=True)`, which also imports torch's compiler and
+    # SymPy (more than a second of processor time and 100 MB in each process) to set one of the compiler's options.
+    torch.set_deterministic_debug_mode("warn")
     # A debugging aid that deterministic mode turns on: it fills each new tensor, which doubles the writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if torch.device(device).type != "cuda":

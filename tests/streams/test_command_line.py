@@ -129,8 +129,8 @@ def test_a_second_ctrl_c_while_the_first_is_reported_is_exit_code_130(tmp_path: 
     (tmp_path / "streams_of_mine.py").write_text("import streams, sys; print(sys.excepthook is sys.__excepthook__)")
     script = """
 import os, signal, time
-from streams.command_line import end_interrupted_in_one_line
-end_interrupted_in_one_line()
+from streams.command_line import set_up_command
+set_up_command()
 try:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
@@ -146,3 +146,19 @@ except KeyboardInterrupt:
     )
     assert (twice.returncode, twice.stdout, twice.stderr) == (130, "the first\n", "interrupted\n")
     assert other.stdout == "True\n"  # a process of someone else's keeps its traceback
+
+
+def test_a_command_collects_garbage_less_often_and_not_at_its_end() -> None:
+    script = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_threshold()[0] == 10_000, gc.get_freeze_count() > 1000))
+from streams.command_line import set_up_command
+"""
+    command, other = (
+        subprocess.run(
+            [sys.executable, "-c", text], capture_output=True, text=True, timeout=180, cwd=Path(__file__).parents[2]
+        )
+        for text in (f"{script}set_up_command()", script)
+    )
+    assert command.stdout == "True True\n", command.stderr
+    assert other.stdout == "False False\n", other.stderr
