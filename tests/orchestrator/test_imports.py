@@ -42,13 +42,6 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
     assert not loaded_by("import orchestrator") & HEAVY
 
 
-def test_learning_loads_no_compiler() -> None:
-    """torch's compiler and SymPy: more than a second of processor time and 100 MB for each learner actor."""
-    run = "from orchestrator import run_one; run_one('foml', K=2, stream={'name': 'rainbow_digits', 'tasks': 2, 'train': 20}, seeds=1)"
-    loaded = loaded_by(f"import orchestrator.execution.learner_actor\n{run}\nassert 'torch._dynamo' not in sys.modules")
-    assert "torch" in loaded and not loaded & {"sympy"}
-
-
 @pytest.mark.parametrize(
     ("name", "home"),
     [

@@ -131,11 +131,12 @@ def test_no_option_of_a_learner_has_the_name_of_an_argument() -> None:
         assert not arguments & {item.name for item in fields(registry.learner_class(name).options_class)}
 
 
-def test_neither_ray_nor_mlflow_is_loaded(store: TaskStore) -> None:
+def test_neither_ray_nor_mlflow_nor_torchs_compiler_is_loaded(store: TaskStore) -> None:
+    """torch's compiler and SymPy would take more than a second and 100 MB, in each learner actor too."""
     script = (
         "import sys; from orchestrator import run_one\n"
-        f"run_one('online', stream={stream(store)!r}, seeds=1, progress=False)\n"
-        "print({'ray', 'mlflow', 'optuna', 'matplotlib'} & set(sys.modules))"
+        f"run_one('foml', K=2, stream={stream(store)!r}, seeds=1, progress=False)\n"
+        "print({'ray', 'mlflow', 'optuna', 'matplotlib', 'torch._dynamo', 'sympy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.returncode) == ("set()\n", 0), done.stderr
