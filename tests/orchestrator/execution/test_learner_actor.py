@@ -289,7 +289,7 @@ def test_a_pack_writes_the_files_of_its_trials_which_resume_alone(spec: TrialSpe
         LearnerActor(replace(packed[0], others=(replace(packed[1], folder=str(tmp_path / "new")),)).to_tune()).step()
 
 
-@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("K", [1, 2])
 def test_a_population_in_packs_equals_its_members_alone(spec: TrialSpec, tmp_path: Path, K: int) -> None:
     """States, curves and fitness; killed in the middle of a generation, packed in other ways; one member diverges."""
     rates = (0.001, 0.0012, 1e30, 0.003)
