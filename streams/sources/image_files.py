@@ -124,8 +124,10 @@ def collect_files(
         raise SourceError(fault(source.root, "must hold at least one image of a class that is large enough"))
     classes, names = classes_from_labels(labels, source.root)
     if source.class_names is not None:
-        present = [name for name in source.class_names if name in set(names)]
-        classes = np.array([present.index(name) for name in names], dtype=np.int32)[classes]
+        nonempty = set(names)
+        present = [name for name in source.class_names if name in nonempty]
+        first_of = {name: number for number, name in reversed([*enumerate(present)])}
+        classes = np.array([first_of[name] for name in names], dtype=np.int32)[classes]
         names = present
     task_of, task_names = _task_of(source, good, stretches)
     if task_names:

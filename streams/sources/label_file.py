@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +21,8 @@ STEMS = frozenset({"metadata", "labels"})
 """The names of label files that are recognized beside images."""
 FILES = frozenset({".csv", ".tsv", ".jsonl"})
 _ALL = FILES | {".parquet"}
+_Columns = Mapping[str, pa.Array | pa.ChunkedArray | list[Any]]
+"""The columns of a label file by name; lists where types are not known before they are converted."""
 
 
 def label_files(root: Path) -> list[Path]:
@@ -52,15 +54,16 @@ def list_labelled(files: list[Path], columns: Columns, given_split: bool) -> Lis
         SourceError: one line for every file that cannot be read and every row without an image; or see `read_rows`.
     """
     root = files[0].parent if len(files) == 1 else files[0].parent.parent
-    tables = [_read(file) for file in files]
+    read = [_read(file) for file in files]
+    where = files[0] if len(files) == 1 else root
+    image = columns.find("image", [*read[0]], where)
+    assert image is not None
+    meanings = Meanings.find(columns, [*read[0]], where, given_split)
+    tables = _tables(files, read, [image, *meanings.names])
     try:
         table = pa.concat_tables(tables)
     except pa.ArrowException as error:
         raise SourceError(fault(root, "label files must have the same columns", error)) from None
-    where = files[0] if len(files) == 1 else root
-    image = columns.find("image", table.schema.names, where)
-    assert image is not None
-    meanings = Meanings.find(columns, table.schema.names, where, given_split)
     splits = None
     if len(files) > 1 and given_split:
         splits = [file.parent.name for file, part in zip(files, tables, strict=True) for _ in range(part.num_rows)]
@@ -81,7 +84,8 @@ def list_labelled(files: list[Path], columns: Columns, given_split: bool) -> Lis
     if twice:
         rule = "an image must be in one row; several labels for an image are not supported"
         raise SourceError(fault(where, rule, f"{len(twice)} are in several, such as {twice[0]}"))
-    unnamed = sum(1 for path in walk(root).images if path not in set(paths)) if len(paths) else 0
+    named = set(paths)
+    unnamed = sum(1 for path in walk(root).images if path not in named) if paths else 0
     remarks = [f"{unnamed} images have no row in the label file and are left out"] if unnamed else []
     return Listing(
         "image folder with a label file",
@@ -124,11 +128,36 @@ def _finder(folder: Path) -> Callable[[object], str]:
     return find
 
 
-def _read(file: Path) -> pa.Table:
-    """The columns of a label file; text in CSV, where types are not known."""
+def _tables(files: Sequence[Path], read: Sequence[_Columns], names: Sequence[str]) -> list[pa.Table]:
+    """One table for each label file, of the named columns only: values of others need no common type.
+
+    Raises:
+        SourceError: one line for every column that is missing, or whose values are not of one type.
+    """
+    tables: list[dict[str, Any]] = []
+    faults: list[str] = []
+    for file, columns in zip(files, read, strict=True):
+        tables.append({})
+        for name in dict.fromkeys(names):
+            if name not in columns:
+                faults.append(fault(file, f"must have the column {name}, as {files[0]} has", ", ".join(columns)))
+                continue
+            try:
+                values = columns[name]
+                tables[-1][name] = pa.array(values) if isinstance(values, list) else values
+            except (pa.ArrowException, OverflowError, UnicodeError) as error:
+                faults.append(fault(f"{file}: {name}", "must hold values of one type", error, "correct this column"))
+    if faults:
+        raise SourceError(*faults)
+    return [pa.table(table) for table in tables]
+
+
+def _read(file: Path) -> _Columns:
+    """The columns of a label file by name; text in CSV, where types are not known."""
     try:
         if file.suffix.lower() == ".parquet":
-            return pq.read_table(file).replace_schema_metadata(None)
+            table = pq.read_table(file)
+            return dict(zip(table.column_names, table.columns, strict=True))
         text = file.read_text(encoding="utf-8-sig")
         return _json_lines(text, file) if file.suffix.lower() == ".jsonl" else _csv(text, file)
     except (OSError, UnicodeDecodeError, pa.ArrowException, csv.Error) as error:
@@ -136,11 +165,11 @@ def _read(file: Path) -> pa.Table:
         raise SourceError(fault(file, "cannot be read", reason, "replace this file")) from None
 
 
-def _csv(text: str, file: Path) -> pa.Table:
+def _csv(text: str, file: Path) -> _Columns:
     lines = csv.reader(
         io.StringIO(text, newline=""), delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True
     )
-    header = next(lines, [])
+    header = [name.strip() for name in next(lines, [])]
     if len(set(header)) != len(header) or not header:
         raise SourceError(fault(file, "must start with a line of distinct column names", ", ".join(header)))
     rows: list[list[str]] = []
@@ -148,13 +177,12 @@ def _csv(text: str, file: Path) -> pa.Table:
         if line and len(line) != len(header):
             raise SourceError(fault(f"{file}: line {lines.line_num}", f"must have {len(header)} values", len(line)))
         rows += [line] if line else []
-    columns = [[row[number].strip() for row in rows] for number in range(len(header))]
-    return pa.table({name.strip(): pa.array(column, pa.string()) for name, column in zip(header, columns, strict=True)})
+    return {name: pa.array([row[number].strip() for row in rows], pa.string()) for number, name in enumerate(header)}
 
 
-def _json_lines(text: str, file: Path) -> pa.Table:
+def _json_lines(text: str, file: Path) -> _Columns:
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # a value may hold the other ends of lines, as U+2028
         try:
             row = json.loads(line) if line.strip() else None
         except ValueError as error:
@@ -163,4 +191,4 @@ def _json_lines(text: str, file: Path) -> pa.Table:
             raise SourceError(fault(f"{file}: line {number}", "must be a mapping", type(row).__name__))
         rows += [row] if row is not None else []
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    return {name: [row.get(name) for row in rows] for name in names}

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from streams.build import build
 from streams.errors import SourceError
 from streams.images import ImagePairs, ImageTasks, SingleImages
 from streams.recipe import SPLITS, Collected
+from streams.sources import label_file
+from streams.sources.folder import Names
 from streams.sources.labels import Columns
 from streams.sources.reader import list_source
 from streams.store.task_store import TaskStore
@@ -648,6 +651,53 @@ def test_a_label_file_names_images_by_path_by_name_or_without_suffix(
     (tmp_path / "metadata.csv").write_text("")
     with pytest.raises(SourceError, match=r"must have one label file \(got labels.csv, metadata.csv\)"):
         list_source(str(tmp_path), Columns())
+
+
+def test_only_the_named_columns_of_a_label_file_are_converted(tmp_path: Path) -> None:
+    """A caption may hold any character, and a score any value."""
+    write_flat(tmp_path)
+    extra = [{"score": number or "n/a", "caption": "one\u2028two\u0085three"} for number in range(len(ROWS))]
+    lines = [json.dumps({**row, **more}, ensure_ascii=False) for row, more in zip(ROWS, extra, strict=True)]
+    (tmp_path / "labels.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert described(recipe_of(tmp_path).collect()) == EXPECTED
+    with pytest.raises(SourceError) as raised:
+        recipe_of(tmp_path, label_column="score").collect()
+    assert str(raised.value).startswith(f"{tmp_path}/labels.jsonl: score: must hold values of one type (got ")
+    rows = [{**row, "label": 10**20 if row["label"] == "owl" else 1} for row in ROWS]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(SourceError, match=r"labels\.jsonl: label: must hold values of one type \(got Python int too"):
+        recipe_of(tmp_path).collect()
+    (tmp_path / "labels.jsonl").unlink()
+    (tmp_path / "labels.csv").write_text("path,label, label\ncat-0.png,1,2\n")
+    with pytest.raises(SourceError, match=r"distinct column names \(got path, label, label\)"):
+        recipe_of(tmp_path).collect()
+
+
+def test_label_files_of_splits_need_the_same_named_columns(tmp_path: Path) -> None:
+    data = write_json_lines(tmp_path)
+    change_text("test/metadata.jsonl", '"label": "cat"', '"label": "cat", "score": 1')(data)
+    change_text("train/metadata.jsonl", '"label": "cat"', '"label": "cat", "score": "n/a"')(data)
+    assert described(recipe_of(data).collect()) == EXPECTED
+    for split in ("validation", "train"):
+        path = data / split / "metadata.jsonl"
+        path.write_text(path.read_text().replace('"label"', '"kind"'))
+    with pytest.raises(SourceError) as raised:
+        recipe_of(data).collect()
+    assert [line.partition(";")[0] for line in raised.value.faults] == [
+        f"{data}/{split}/metadata.jsonl: must have the column label, as {data}/test/metadata.jsonl has (got {names})"
+        for split, names in (("train", "file_name, kind, score"), ("validation", "file_name, kind"))
+    ]
+
+
+def test_the_time_of_a_label_file_grows_with_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of all paths was made for each image: 30,000 rows took half a minute."""
+    names = Names()
+    names.images = [f"{number}.png" for number in range(30_000)]
+    monkeypatch.setattr(label_file, "walk", lambda _: names)
+    (tmp_path / "labels.csv").write_text(as_csv([{"file_name": name, "label": "cat"} for name in names.images]))
+    start = time.process_time()
+    assert len(list_source(str(tmp_path), Columns()).files) == 30_000
+    assert time.process_time() - start < 5
 
 
 def write_tasks(folder: Path) -> Path:
