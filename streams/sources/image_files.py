@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from streams.recipe import TEST, TRAIN, VALIDATION, Collected, Images, Progress
 from streams.sources.decode import Content, ImageFormat, decode, pixel_table
 from streams.sources.downloads import fingerprint
 
-READER_VERSION = 2
+READER_VERSION = 3
 """Part of the names of cached stores: raised when the same files give other images or pools."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
+_NUMBER_IN_TEXT = re.compile(r"((?<!\d\.)\d+\.\d+(?!\.?\d)|\d+)")
 
 
 @dataclass(frozen=True)
@@ -171,17 +174,25 @@ def _task_of(source: Listing, rows: Rows, stretches: int) -> tuple[npt.NDArray[n
 
 
 def task_order(tasks: Sequence[str]) -> list[str]:
-    """The distinct names of tasks in the order of text, but numbers in them by value.
+    """The distinct names of tasks: numbers by value; other names in the order of text, but numbers in them by value.
+
+    Only names that are numbers as a whole have a sign: `task-1` holds no negative number. Of `2024.1.31` each part is a
+    number.
 
     >>> task_order(["task10", "task2", "task10"]), task_order(["snow", "rain"])
     (['task2', 'task10'], ['rain', 'snow'])
+    >>> task_order(["30", "-30", "0"]), task_order(["noise_0.25", "noise_0.5", "noise_0.1"])
+    (['-30', '0', '30'], ['noise_0.1', 'noise_0.25', 'noise_0.5'])
     """
-    return sorted(
-        set(tasks),
-        key=lambda name: [
-            (part.isdecimal(), int(part) if part.isdecimal() else part) for part in re.split(r"([0-9]+)", name)
-        ],
-    )
+    names = sorted(set(tasks))  # task1 and task01 are equal in value, and stay in this order
+    if all(_NUMBER.fullmatch(name) for name in names):
+        return sorted(names, key=Decimal)
+
+    def key(name: str) -> list[Decimal | str]:
+        texts_and_numbers = _NUMBER_IN_TEXT.split(name)  # in turns, a text first
+        return [Decimal(part) if at % 2 else part for at, part in enumerate(texts_and_numbers)]
+
+    return sorted(names, key=key)
 
 
 def _ranks(values: Sequence[Any] | None, rows: Rows) -> Rows:

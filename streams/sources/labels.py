@@ -249,7 +249,7 @@ def read_rows(
         if column is None:
             return None
         present = [*compress(table.column(column).to_pylist(), labelled)]
-        missing = [number for number, value in enumerate(present) if value is None or value == ""]
+        missing = [number for number, value in enumerate(present) if value is None or value == "" or value != value]
         if missing:
             raise SourceError(fault(f"{where}: {column}", "must have a value in each row", f"none in row {missing[0]}"))
         return present
@@ -269,7 +269,7 @@ def read_rows(
 
 
 def comparable(values: Sequence[Any], where: str) -> list[Any]:
-    """Numbers or times of one kind; text is read as a number, or else as a date and time of ISO 8601.
+    """Numbers or times of one kind; text is read as a number other than nan, or else as a date and time of ISO 8601.
 
     >>> comparable(["10", "9.5"], "a.csv: time"), comparable(["2024-01-31"], "a.csv: time")
     ([10.0, 9.5], [datetime.datetime(2024, 1, 31, 0, 0)])
@@ -287,6 +287,8 @@ def comparable(values: Sequence[Any], where: str) -> list[Any]:
             except ValueError as error:
                 rule = "must be numbers, or dates and times of ISO 8601"
                 raise SourceError(fault(where, rule, error, "write 2024-01-31 or 2024-01-31T12:00:00")) from None
+    if unordered := [value for value, result in zip(values, results, strict=True) if result != result]:
+        raise SourceError(fault(where, "must be numbers that have an order", unordered[0], "remove these rows"))
     try:
         sorted(results)
     except TypeError as error:

@@ -26,6 +26,7 @@ from streams.images import ImagePairs, ImageTasks, SingleImages
 from streams.recipe import SPLITS, Collected
 from streams.sources import label_file
 from streams.sources.folder import Names
+from streams.sources.image_files import task_order
 from streams.sources.labels import Columns
 from streams.sources.reader import list_source
 from streams.store.task_store import TaskStore
@@ -787,6 +788,44 @@ def test_a_column_of_times_gives_the_order_and_is_cut_into_tasks(tmp_path: Path)
         tasks_of(tmp_path, order_column="when").collect()
     with pytest.raises(SourceError, match=r"must have a column of tasks, such as task, or of times"):
         tasks_of(tmp_path).collect()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["0.1", "0.25", "0.5", "1"],
+        ["-30", "0", "30"],
+        ["1e-3", "+.1", "2.", "10"],
+        ["noise_0.05", "noise_0.1", "noise_0.25", "noise_1"],
+        ["2024.1.5", "2024.2.10", "2024.10.1"],
+        ["a-1", "a-2.5", "a-10"],
+        ["task01", "task1", "task02", "task2"],
+        ["٢", "١٠"],
+        ["a", "a" + "9" * 5_000],  # more digits than Python converts to an int
+    ],
+)
+def test_tasks_are_in_the_order_of_their_names_and_numbers_by_value(names: list[str]) -> None:
+    assert task_order([*names[::-1], *names]) == names
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("column", ["task", "day"])
+def test_nan_is_no_task_and_has_no_place_in_an_order(form: str, column: str, tmp_path: Path) -> None:
+    write_flat(tmp_path)
+    values = [float("nan") if row == 7 else float(row) for row in range(12)]
+    data = tmp_path / f"labels.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS).append_column(column, pa.array(values)), data)
+    else:
+        data.write_text(as_csv([{**row, column: str(value)} for row, value in zip(ROWS, values, strict=True)]))
+    if (form, column) == ("csv", "task"):  # text, in which nan is a name as any other
+        assert set(list_source(str(data), Columns(tasks=True)).tasks or ()) == {str(value) for value in values}
+        return
+    rule = "value in each row (got none in row 7)" if form == "parquet" else "numbers that have an order (got nan)"
+    with pytest.raises(SourceError) as raised:
+        tasks_of(data, **({"order_column": "day"} if column == "day" else {})).collect()
+    assert rule in str(raised.value)
+    assert str(raised.value).startswith(f"{data}: {column}: must ")
 
 
 def test_a_task_with_too_few_images_is_named(tmp_path: Path) -> None:
