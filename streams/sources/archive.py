@@ -4,13 +4,14 @@ import bz2
 import gzip
 import json
 import lzma
+import posixpath
 import shutil
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -41,9 +42,10 @@ def list_archive(path: Path, given_split: bool, nested_classes: bool) -> Listing
         members = _zip_members(path) if path.name.lower().endswith(ZIP) else _tar_members(path)
     except _DAMAGE as error:
         raise SourceError(_unreadable(path, error)) from None
-    names, top = Names(), _common_top(members)
-    for member in members:
-        name = PurePosixPath(member)
+    links = {name for name, is_held in members.items() if not is_held and not _is_image(name)}
+    files = [PurePosixPath(name) for name in members if name not in links]
+    names, top = Names(), _common_top(files)
+    for name in files:
         names.add(name.relative_to(top) if name.is_relative_to(top) else name)
     listing = list_names(path, names, given_split, nested_classes)
     full_names = [(PurePosixPath(top) / name).as_posix() for name in listing.files]
@@ -53,25 +55,38 @@ def list_archive(path: Path, given_split: bool, nested_classes: bool) -> Listing
         listing.files,
         listing.labels,
         listing.notices,
-        listing.remarks,
+        [*listing.remarks, *_links_left_out(sorted(links))],
         listing.splits,
         contents=lambda: contents(path, full_names),
         paths=[path],
     )
 
 
-def _common_top(members: Sequence[str]) -> str:
-    """The one folder that holds all images of an archive, if it holds their class folders too."""
-    images = [PurePosixPath(name).parts for name in members if PurePosixPath(name).suffix.lower() in SUFFIXES]
-    images = [parts for parts in images if not parts[0].startswith((".", "__MACOSX"))]
-    tops = {parts[0] for parts in images}
-    deeper = images and min(map(len, images)) > 2 and len({parts[1] for parts in images}) > 1
-    return tops.pop() if len(tops) == 1 and deeper else "."
+def _is_image(name: str) -> bool:
+    """Whether a file's name, or a suffix of several parts such as `seg.png`, ends like an image's."""
+    return f".{name.rpartition('.')[2].lower()}" in SUFFIXES
 
 
-def _zip_members(path: Path) -> list[str]:
+def _links_left_out(links: Sequence[str]) -> list[str]:
+    if not links:
+        return []
+    words = f"{len(links)} links to folders, or to files that are not in the archive, are left out"
+    return [f"{words}: {', '.join(shortened(links, '{} more', 5))}"]
+
+
+def _common_top(members: Sequence[PurePosixPath]) -> str:
+    """The one folder that holds all images of an archive, if several folders in it hold images; `.` otherwise."""
+    names = Names()
+    for member in members:
+        names.add(member)
+    images = [name.split("/") for name in names.images]
+    tops, folders = {parts[0] for parts in images}, {parts[1] for parts in images if len(parts) > 2}
+    return tops.pop() if len(tops) == 1 and len(folders) > 1 else "."
+
+
+def _zip_members(path: Path) -> dict[str, bool]:
     with zipfile.ZipFile(path) as archive:
-        return [_name(info.filename) for info in archive.infolist() if not info.is_dir()]
+        return {_name(info.filename): True for info in archive.infolist() if not info.is_dir()}
 
 
 def _zip_contents(path: Path, names: Sequence[str]) -> Iterator[Content]:
@@ -84,31 +99,58 @@ def _zip_contents(path: Path, names: Sequence[str]) -> Iterator[Content]:
                 yield error
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The files in an archive.
+def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo | None]]:
+    """The name of each file and link in an archive, and the member with its content.
+
+    The member of a link is the file that it leads to; None if this is a folder or not in the archive. Symbolic links
+    come last, because a link may precede its target.
 
     Raises:
         tarfile.TarError: the archive is damaged, or was cut between two files, which Python's reader does not notice.
     """
-    yield from (member for member in archive if member.isfile())
+    members: dict[str, tarfile.TarInfo | None] = {}
+    links: list[str] = []
+    for member in archive:
+        # A hard link leads to a file before it, even one of its own name, which tar writes for a file given twice.
+        content = members.get(posixpath.normpath(member.linkname)) if member.islnk() else member
+        members[posixpath.normpath(member.name)] = content
+        if content is not None and content.issym():
+            links.append(member.name)
+        elif content is None or content.isfile():
+            yield _name(member.name), content
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
     if archive.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
         raise tarfile.ReadError("the end of the archive is missing")
+    yield from ((_name(link), _target(link, members)) for link in links)
 
 
-def _tar_members(path: Path) -> list[str]:
+def _target(link: str, members: Mapping[str, tarfile.TarInfo | None]) -> tarfile.TarInfo | None:
+    """The file that a symbolic link leads to; None if this is a folder or not in the archive."""
+    for _ in range(40):  # links that Linux follows, too; more are a circle
+        member = members.get(posixpath.normpath(link))
+        if member is None or not member.issym():
+            return member if member is not None and member.isfile() else None
+        link = posixpath.join(posixpath.dirname(link), member.linkname)
+    return None
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo | None) -> Content:
+    file = None if member is None else archive.extractfile(member)
+    return tarfile.ReadError("the archive does not hold the file that this link names") if file is None else file.read()
+
+
+def _tar_members(path: Path) -> dict[str, bool]:
     with tarfile.open(path) as archive:
-        return [_name(member.name) for member in _members(archive)]
+        return {name: member is not None for name, member in _members(archive)}
 
 
 def _tar_contents(path: Path, names: Sequence[str]) -> Iterator[Content]:
     with _seekable(path) as file, tarfile.open(fileobj=file) as archive:
-        original = {_name(member.name): member for member in _members(archive)}
+        original = dict(_members(archive))
         for name in names:
             try:
-                content = archive.extractfile(original[name])
-                yield None if content is None else content.read()
+                yield _read(archive, original[name])
             except _DAMAGE as error:
                 yield error
 
@@ -155,7 +197,7 @@ def list_shards(root: Path, columns: Columns, given_split: bool) -> Listing:
             faults.append(_unreadable(shard, error))
             continue
         for key, parts in samples.items():
-            images = [suffix for suffix in parts if f".{suffix.rpartition('.')[2]}" in SUFFIXES]
+            images = [suffix for suffix in parts if _is_image(suffix)]
             if len(images) != 1:
                 faults.append(fault(f"{shard}: {key}", "must have one image", ", ".join(sorted(parts))))
                 continue
@@ -190,58 +232,65 @@ def is_tar(path: Path) -> bool:
 
 
 def holds_samples(path: Path) -> bool:
-    """Whether the first files of a TAR file are samples with a `.cls` or `.json` file, as in WebDataset's shards.
+    """Whether a TAR file holds samples, an image and a `.cls` or `.json` file of one name, as WebDataset's shards do.
+
+    The first 21 files decide, unless there are such label files among them and no sample.
 
     Raises:
         SourceError: the archive cannot be read.
     """
+    images: set[str] = set()
+    labels: set[str] = set()
     try:
         with tarfile.open(path) as archive:
-            for number, member in enumerate(archive):
-                if member.isfile() and member.name.lower().endswith((".cls", ".json")):
+            for number, (name, _) in enumerate(_members(archive)):
+                key, suffix = _split_name(name)
+                if suffix in ("cls", "json"):
+                    labels.add(key)
+                elif _is_image(suffix):
+                    images.add(key)
+                if key in labels and key in images:
                     return True
-                if number == 20:
-                    break
+                if number >= 20 and not labels:
+                    return False
     except _DAMAGE as error:
         raise SourceError(_unreadable(path, error)) from None
-    return False
+    return bool(labels) and not images  # samples without their images, which `list_shards` reports
 
 
 def _split_name(member: str) -> tuple[str, str]:
-    """The key of a sample and the suffix after the first dot of the file's name."""
+    """The key of a sample and the suffix after the first dot of the file's name, which is empty for a hidden file."""
     folder, slash, name = _name(member).rpartition("/")
     stem, _, suffix = name.partition(".")
-    return folder + slash + stem, suffix.lower()
+    return folder + slash + stem, suffix.lower() if stem else ""
 
 
 def _samples(shard: Path) -> dict[str, dict[str, bytes]]:
     """The files of each sample by suffix, images without their content, in the order of the shard."""
     samples: dict[str, dict[str, bytes]] = defaultdict(dict)
     with tarfile.open(shard) as archive:
-        for member in _members(archive):
-            key, suffix = _split_name(member.name)
-            if not suffix or key.rpartition("/")[2] == "":
+        for name, member in _members(archive):
+            key, suffix = _split_name(name)
+            if not suffix:
                 continue
-            if f".{suffix.rpartition('.')[2]}" in SUFFIXES:
+            if _is_image(suffix):
                 samples[key] = samples.pop(key, {})  # samples are in the order of their images
-            file = archive.extractfile(member) if suffix in ("cls", "json") else None
-            samples[key][suffix] = b"" if file is None else file.read()
+            content = _read(archive, member) if suffix in ("cls", "json") else None
+            samples[key][suffix] = content if isinstance(content, bytes) else b""
     return samples
 
 
 def _label(parts: dict[str, bytes], columns: Columns, where: str) -> object:
     try:
         if "cls" in parts and columns.label is None:
-            text = parts["cls"].decode().strip()
-            return int(text) if text.isdecimal() else text
+            return parts["cls"].decode().strip()
         values: Any = json.loads(parts["json"])
     except KeyError:
         raise SourceError(fault(where, "must have a label, in .cls or .json", ", ".join(sorted(parts)))) from None
     except ValueError as error:
         raise SourceError(fault(where, "its label cannot be read", error)) from None
-    if not isinstance(values, dict):
-        return values
-    return values[str(columns.find("label", [*values], where))]
+    value = values[str(columns.find("label", [*values], where))] if isinstance(values, dict) else values
+    return str(value) if type(value) is int else value  # as text, like in .cls files; `class_labels` sorts numbers
 
 
 def _column(labels: list[object], where: Path) -> pa.ChunkedArray:
@@ -256,11 +305,10 @@ def _shard_contents(folder: Path, shards: Sequence[Path], names: set[str]) -> It
         where = shard.relative_to(folder).as_posix()
         try:
             with tarfile.open(shard) as archive:
-                for member in _members(archive):
-                    key, suffix = _split_name(member.name)
+                for name, member in _members(archive):
+                    key, suffix = _split_name(name)
                     if f"{where}/{key}.{suffix}" in names:
-                        file = archive.extractfile(member)
-                        yield None if file is None else file.read()
+                        yield _read(archive, member)
         except _DAMAGE as error:
             raise SourceError(_unreadable(shard, error)) from None
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from streams.errors import SourceError, fault
+from streams.recipe import TRAIN
 from streams.sources.folder import SPLIT_OF
 from streams.sources.image_files import shortened
 
@@ -140,6 +141,9 @@ def pool_numbers(values: Sequence[object], where: object) -> list[int]:
 def file_splits(paths: Sequence[Path], root: Path) -> list[str] | None:
     """The split that the name of each file or of a folder around it gives, such as `train-00000-of-00002.parquet`.
 
+    The first word of a file's name counts, or else a whole folder's name. If no file has such a name, any word of both
+    counts, provided that the files name both training and held-out images (`cifar-train-0.tar`, `cifar-test-0.tar`).
+
     Returns:
         One name for each file, or None if no file names a split or `root` is the only file.
 
@@ -148,19 +152,27 @@ def file_splits(paths: Sequence[Path], root: Path) -> list[str] | None:
     """
     if root.is_file():
         return None
-    splits = []
-    for path in paths:
-        relative = path.relative_to(root)
-        words = [re.split(r"[-_.]", relative.name)[0], *relative.parts[-2::-1]]
-        splits.append(next((word for word in words if word.lower() in SPLIT_OF), None))
+    names = [path.relative_to(root).parts[::-1] for path in paths]
+    splits = [_first_split([_words(name)[0], *folders]) for name, *folders in names]
+    if not any(splits):
+        splits = [_first_split([word for part in parts for word in _words(part)]) for parts in names]
+        pools = {SPLIT_OF[split.lower()] for split in splits if split is not None}
+        if TRAIN not in pools or len(pools) < 2:
+            return None
     named = [split for split in splits if split is not None]
-    if not named:
-        return None
     if len(named) < len(splits):
         other = paths[splits.index(None)].relative_to(root)
         rule = "the names of all files must give a split, or none of them"
         raise SourceError(fault(root, rule, other, "move it, or set given_split=false"))
     return named
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[-_.]", name)
+
+
+def _first_split(words: Sequence[str]) -> str | None:
+    return next((word for word in words if word.lower() in SPLIT_OF), None)
 
 
 @dataclass(frozen=True)
