@@ -22,7 +22,7 @@ from streams.store import manifest as manifests
 from streams.store.cache import cache_folder, locked
 from streams.store.canonical_json import canonical, digest
 from streams.store.checks import check_collected, check_table
-from streams.store.publish import publish, remove_unfinished, write_images, write_seed
+from streams.store.publish import publish, remove_unfinished, require_replaceable, write_images, write_seed
 from streams.store.task_store import TaskStore
 
 MOST_SEEDS = 10_000
@@ -49,6 +49,8 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     """
     requested = _checked_seeds(seeds)
     folder = Path(out).expanduser().absolute()
+    if folder.is_symlink():
+        folder = Path(os.path.realpath(folder))  # a folder that is renamed to a link does not replace the link's target
     existed = (folder / manifests.NAME).is_file()
     faults = option_faults(recipe) + ([] if existed else recipe.check_locations())
     if faults:
@@ -63,7 +65,10 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     try:
         with locked(folder):
             remove_unfinished(folder)
-            if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            empty = folder.is_dir() and not any(folder.iterdir())
+            if empty:
+                require_replaceable(folder)
+            if empty or not folder.exists():
                 _build_new(recipe, requested, folder, progress)
                 store = _open(recipe, folder)
             else:
@@ -80,7 +85,8 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
         reason = os.strerror(error.errno) if error.errno else error  # Arrow sets no errno
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = f"make room: {shutil.disk_usage(folder.parent).free:,} bytes are free"
-        raise StoreError(fault(error.filename or folder, "cannot be read or written", reason, remedy)) from error
+        where = error.filename2 or error.filename or folder  # the second is the target of a rename
+        raise StoreError(fault(where, "cannot be read or written", reason, remedy)) from error
     return TaskStore.open(folder)
 
 

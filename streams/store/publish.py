@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from streams.errors import StoreError, fault
 from streams.recipe import Collected, Recipe, SeedTable
 from streams.store import manifest as manifests
 from streams.store.tables import DATAPOINTS, IMAGES, datapoint_schema, image_schema
@@ -25,6 +26,9 @@ def publish(folder: Path, write: Callable[[Path], object]) -> None:
     """Fill a temporary folder beside `folder` by `write`, then rename it to `folder`.
 
     If another process published `folder` meanwhile, that folder stays: both are the same pure function of a recipe.
+
+    Raises:
+        OSError: the folder cannot be written, or exists without a manifest and cannot be replaced.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = folder.parent / f"{temporary_prefix(folder)}{secrets.token_hex(8)}"
@@ -36,12 +40,27 @@ def publish(folder: Path, write: Callable[[Path], object]) -> None:
         try:
             unfinished.rename(folder)
         except OSError:
-            if not folder.is_dir():
+            if not (folder / manifests.NAME).is_file():
                 raise
         else:
             _flush(folder.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def require_replaceable(folder: Path) -> None:
+    """Check that `publish` can replace an empty folder, by renaming it and renaming it back.
+
+    Raises:
+        StoreError: the folder cannot be replaced: it is a mount point, for example.
+    """
+    other = folder.parent / f"{temporary_prefix(folder)}{secrets.token_hex(8)}"
+    try:
+        folder.rename(other)
+    except OSError as error:
+        rule, remedy = "a new store replaces this empty folder, which must be possible", "name a new folder in it"
+        raise StoreError(fault(folder, rule, error.strerror, remedy)) from None
+    other.rename(folder)
 
 
 def remove_unfinished(folder: Path) -> None:

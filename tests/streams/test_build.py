@@ -1,5 +1,6 @@
 """Builds are atomic, deterministic, done once, and never write to the source's folder."""
 
+import errno
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from streams.build import build, cached, main
 from streams.errors import OptionError, SourceError, StoreError
 from streams.images import ImageFolder
 from streams.rainbow import RainbowDigits, RainbowMnist
+from streams.store.publish import publish
 from streams.store.task_store import Table, TaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +97,47 @@ def test_a_folder_with_other_files_is_not_changed(digits_store: TaskStore, tmp_p
     with pytest.raises(StoreError, match=r"is not a task store: it holds no manifest\.json"):
         build(RainbowDigits(), [0], tmp_path / "letters")
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
+
+
+def test_a_link_to_an_empty_or_missing_folder_is_followed(digits_store: TaskStore, tmp_path: Path) -> None:
+    """The finished store was deleted, since a folder cannot be renamed to a link."""
+    (tmp_path / "disk" / "empty").mkdir(parents=True)
+    for name in ("empty", "missing"):
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+        assert build(RainbowDigits(), [0, 1, 2], tmp_path / name).hash == digits_store.hash
+        assert TaskStore.open(tmp_path / "disk" / name, verify=True).hash == digits_store.hash
+        assert (tmp_path / name).is_symlink()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(StoreError, match=r"loop: cannot be read or written \(got "):
+        build(RainbowDigits(), [0], tmp_path / "loop")
+
+
+def test_a_folder_that_cannot_be_replaced_is_refused_before_the_source_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount point, as in a container: the store was built, could not be renamed to it, and was deleted."""
+    (tmp_path / "mounted").mkdir()
+
+    def rename(path: Path, target: Path) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path), None, str(target))
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="busy"):
+        publish(tmp_path / "mounted", lambda _: None)
+    monkeypatch.setattr(RainbowDigits, "collect", lambda *_: pytest.fail("the source was read"))
+    with pytest.raises(StoreError) as caught:
+        build(RainbowDigits(), [0], tmp_path / "mounted")
+    rule = "a new store replaces this empty folder, which must be possible (got Device or resource busy)"
+    assert str(caught.value) == f"{tmp_path}/mounted: {rule}; name a new folder in it"
+
+
+def test_the_current_folder_is_replaced_if_it_is_empty(
+    made_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    recipe = ImageFolder(data=os.path.relpath(made_folder), tasks=4, train=20, validation=6, test=6, size=8)
+    assert build(recipe, [0], ".").path == tmp_path / "empty"
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
