@@ -39,11 +39,19 @@ def add_regret(
         tracking_uri: where it was tracked; the sweep's own if None, of which the folder holds no password.
 
     Returns:
-        The points: configuration, label, learner, seed, metric, step (task), value.
+        The points: configuration, label, learner, seed, metric, step (task), value. Configurations of earlier versions
+        of the sweep are included: `reader.find_sweep` says which are `removed`.
 
     Raises:
         UserError: the sweep does not exist or has no complete configuration, or its stream has no sharp boundaries.
     """
+    return _add_regret(name, storage, epochs, tracking_uri)[1]
+
+
+def _add_regret(
+    name: str, storage: str, epochs: int | None, tracking_uri: str | None
+) -> tuple[SweepRuns, pd.DataFrame]:
+    """`add_regret`, with the runs of the sweep."""
     from learners.networks import build
     from orchestrator.config.load import check_sweep
     from orchestrator.config.strict_yaml import overridden
@@ -57,7 +65,7 @@ def add_regret(
     document, folder = given_before(sweep_folder(storage, name), name, "NAME")
     changes = [] if tracking_uri is None else [f"tracking.uri={json.dumps(tracking_uri)}"]
     sweep = check_sweep(overridden(document, changes), f"{storage}/{name}", folder)
-    runs = reader.find_sweep(name, sweep.document.tracking.uri, sweep.document.tracking.experiment)
+    runs = reader.find_sweep(name, sweep.document.tracking.uri, sweep.experiment)
     if not any(configuration.complete for configuration in runs.configurations):
         raise OrchestratorError(fault("sweep", "", "has no complete configuration to compare with hindsight", name))
     epochs = epochs or hindsight.EPOCHS
@@ -78,7 +86,7 @@ def add_regret(
         lambda digests: write(runs.client, runs.run_id, tags={_EPOCHS: str(epochs), **digests}),
     )
     _write(runs, regret)
-    return regret
+    return runs, regret
 
 
 def _write(runs: SweepRuns, regret: pd.DataFrame) -> None:
@@ -115,10 +123,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     options = parser.parse_args(argv)
     if options.epochs is not None and options.epochs < 1:
         raise OrchestratorError(fault("--epochs", "", "must be at least 1", options.epochs))
-    regret = add_regret(options.name, options.storage, options.epochs, options.tracking_uri)
+    runs, regret = _add_regret(options.name, options.storage, options.epochs, options.tracking_uri)
     last = regret[regret.step == regret.groupby("configuration").step.transform("max")]
-    for label, values in last.groupby("label").value:
-        print(f"{label}: {metrics.interval(values.to_numpy())}")
+    for configuration in runs.configurations:
+        values = last[last.configuration == configuration.hash].value
+        if len(values) and not configuration.removed:
+            print(f"{configuration.label}: {metrics.interval(values.to_numpy())}")
     print(f"shown in the report: python -m orchestrator.report {options.name}")
     return 0
 

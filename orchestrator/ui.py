@@ -99,25 +99,31 @@ def _open(link: str, browser: bool) -> None:
         webbrowser.open(link)
 
 
-def _tracking(name: str | None, storage: Path, uri: str | None, experiment: str | None) -> tuple[str, str | None]:
-    """The URI and the experiment to search: as given, else those of the sweep's folder, else the default."""
+def _tracking(
+    name: str | None, storage: Path, uri: str | None, experiment: str | None
+) -> tuple[str | None, str, str | None]:
+    """The name, the URI and the experiment to search: as given, else those of the sweep's folder, else the default."""
     if uri is not None:
-        return uri, experiment
+        return name, uri, experiment
     recorded = next((each for each in recorded_sweeps(storage) if name in (None, each.resolved["name"])), None)
     if recorded is None:
-        return DEFAULT_URI, experiment
+        return name, DEFAULT_URI, experiment
     tracking = recorded.resolved["tracking"]
     if MASK in tracking["uri"]:
         rule = f"{MASK} stands for user, password or key, which the sweep's folder does not hold"
         raise OrchestratorError(fault("--tracking-uri", "", rule, tracking["uri"], "give the whole address"))
-    return tracking["uri"], experiment or tracking["experiment"] or recorded.resolved["name"]
+    recorded_experiment = tracking["experiment"] or recorded.resolved["name"]
+    if experiment in (None, recorded_experiment):
+        # Without the name, the newest run would be searched, and a sweep that is resumed keeps its run.
+        return recorded.resolved["name"], tracking["uri"], recorded_experiment
+    return name, tracking["uri"], experiment
 
 
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.ui") -> int:
     """Run the command, and return its exit code."""
     parser = CommandLine(prog, "Show the curves of a sweep in MLflow's UI, until Ctrl-C.")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the sweep (default: the newest one)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the sweep (default: the one started last)")
     parser.add_argument("--storage", default="results", type=Path, metavar="DIR", help="the folder in which it ran")
     parser.add_argument(
         "--tracking-uri", metavar="URI", help=f"where it was tracked (default: as its folder says, else {DEFAULT_URI})"
@@ -128,9 +134,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     options = parser.parse_args(argv)
     if options.port is not None and not 1 <= options.port <= 65_535:
         raise OrchestratorError(fault("--port", "", "must be from 1 to 65535", options.port))
-    uri, experiment = _tracking(options.name, options.storage, options.tracking_uri, options.experiment)
+    name, uri, experiment = _tracking(options.name, options.storage, options.tracking_uri, options.experiment)
     server = server_address(uri)
-    name, page = reader.find_charts(options.name, uri, experiment)
+    name, page = reader.find_charts(name, uri, experiment)
     if server is not None:
         _open(f"{server}/{page}", not options.no_browser)
         return ExitCode.SUCCESS

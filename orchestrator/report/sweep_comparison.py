@@ -93,6 +93,8 @@ def merged(first: SweepPart, second: SweepPart) -> SweepPart:
 def pairs(first: SweepPart, second: SweepPart, rows: Sequence[ComparisonRow]) -> list[ConfigurationPair]:
     """The configurations with equal labels; of a learner without such ones, the best of each sweep.
 
+    Configurations that were removed from their sweep are left out.
+
     Args:
         first: the first sweep.
         second: the second sweep.
@@ -101,8 +103,8 @@ def pairs(first: SweepPart, second: SweepPart, rows: Sequence[ComparisonRow]) ->
     by_part = []
     for part in (first, second):
         labels = {f"{part.name}: {runs.hash}": runs.label for runs in part.sweep.configurations}
-        of_part = [row for row in rows if row.configuration.hash in labels and row.values]
-        by_part.append({labels[row.configuration.hash]: row for row in of_part})
+        present = [row for row in rows if row.configuration.hash in labels and not row.configuration.removed]
+        by_part.append({labels[row.configuration.hash]: row for row in present if row.values})
     one, other = by_part
     matches = [(label, row, other[label]) for label, row in one.items() if label in other]
     matched = {row.configuration.learner for _, row, _ in matches}

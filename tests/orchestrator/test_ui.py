@@ -49,6 +49,17 @@ def test_the_database_is_that_of_the_sweeps_folder(tmp_path: Path, monkeypatch: 
     ]
     printed = ["http://one/#/page", "https://three/#/page", "http://one/#/page", "http://two/prefix/#/page"]
     assert capsys.readouterr() == ("\n".join([*printed, ""]), "")
+    asked.clear()
+    folder_of(tmp_path, "resumed", "http://one", "shared", at=3)
+    assert ui.main(words) == ui.main(["--experiment", "shared", *words]) == 0
+    assert ui.main(["--experiment", "one", *words]) == 0, "of which the sweep started last is no part"
+    assert asked == [
+        ("resumed", "http://one", "shared"),
+        ("resumed", "http://one", "shared"),
+        (None, "http://one", "one"),
+    ]
+    os.utime(tmp_path / "resumed/sweep.json", (0, 0))
+    capsys.readouterr()
     assert ui.main(words) == 2, "the newest is two, whose password is not in its folder"
     assert capsys.readouterr().err == (
         "--tracking-uri: *** stands for user, password or key, which the sweep's folder does not hold "

@@ -171,3 +171,27 @@ def test_regret_of_a_sweep(
     assert regret.main(["small", "--epochs", "4"]) == 2
     assert capsys.readouterr().err.startswith("--epochs: this sweep's regret was computed with 3")
     assert regret.main(["nowhere"]) == 2
+
+
+def test_regret_is_of_the_sweep_in_this_folder_and_of_its_present_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another sweep of the same name, in another experiment and started later, is left as it is."""
+    folder = tmp_path / "folder"
+    database = f"sqlite:///{folder}/mlflow.db"
+    for alpha1, storage, experiment in (("0.001", "results", ""), ("0.1", "results", ""), ("0.1", "more", "second")):
+        text = SMALL.replace("{name: online}, {name: icarl}", f"{{name: online, alpha1: {alpha1}}}")
+        text += f"storage: {storage}\ntracking: {{uri: '{database}', experiment: {experiment or 'null'}}}\n"
+        with_database(folder_with(folder, text))
+        compute(folder)
+        assert run_here(folder, "sweep.yaml").returncode == 0
+    monkeypatch.chdir(folder)
+    assert regret.main(["small", "--epochs", "1"]) == 0
+    (line, _) = capsys.readouterr().out.splitlines()
+    first, second = (reader.find_sweep("small", database, experiment) for experiment in ("small", "second"))
+    assert [runs.removed for runs in first.configurations] == [False, True]
+    client = MlflowClient(database)
+    present, earlier = (client.get_run(runs.run_id).data.metrics["regret"] for runs in first.configurations)
+    assert line.startswith(f"online: {present:.4f} ± ") and abs(present - earlier) > 1e-3
+    assert "foml_internal.hindsight_epochs" in first.tags and "foml_internal.hindsight_epochs" not in second.tags
+    assert all("regret" not in runs.metrics for runs in second.configurations)

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.report import sweep_comparison
+from orchestrator.report import sweep_comparison, tables
 from orchestrator.report.comparison import compare
 from orchestrator.report.sweep_comparison import SweepPart
 from tests.orchestrator.report.test_comparison import configuration, curves, sweep_of
@@ -54,6 +54,26 @@ def test_equal_labels_are_paired_and_of_other_learners_the_best():
     assert table["common seeds"].cell(0, 3) == "2"
     numbers = sweep_comparison.numbers(pairs)
     assert numbers.difference_mean.tolist() == pytest.approx([-0.04, -0.04]) and numbers.difference_n.tolist() == [2, 3]
+
+
+def test_a_configuration_of_an_earlier_version_is_in_no_pair():
+    """Neither where the present version has its label, nor where it is the only one of its learner."""
+    errors = {"a": {0: 0.3, 1: 0.4}, "b": {0: 0.9, 1: 0.8}, "toe": {0: 0.1, 1: 0.1}}
+    now, before, gone = (configuration(name, (0, 1)) for name in errors)
+    now, before = replace(now, label="foml", learner="foml"), replace(before, label="foml", learner="foml")
+    sweep = sweep_of(now, replace(before, removed=True), replace(gone, removed=True))
+    first = SweepPart("A", replace(sweep, run_id="A"), curves(errors))
+    _, (pair,) = compared(first, part("B", {"foml": {0: 0.2, 1: 0.3}, "toe": {0: 0.2, 1: 0.2}}))
+    assert pair.label == "foml" and pair.first.values == {0: 0.3, 1: 0.4}
+    assert pair.difference.interval.mean == pytest.approx(-0.1)
+
+
+def test_the_latex_table_of_pairs_has_ascii_characters_only():
+    first, second = part("A", BEFORE, alpha1=0.1), part("B", AFTER, alpha1=0.2)
+    _, pairs = compared(first, second)
+    text = tables.tabular(sweep_comparison.columns(first, second, pairs), 0)
+    assert r"toe a=2 $\rightarrow$ toe a=3" in text and r"alpha1: 0.1 $\rightarrow$ 0.2" in text
+    assert text.isascii(), "others are errors in pdflatex"
 
 
 def test_other_streams_are_mentioned():
