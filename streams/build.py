@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,12 +136,18 @@ def from_dataset(
 
     class FromDataset(kind):  # type: ignore[valid-type,misc]  # local, so that it is no second recipe of the name
         def check_locations(self) -> list[str]:
-            """The data set is the location."""
-            return []
+            """The data set is the location, so that options of other sources would have no effect."""
+            unused = ("data", "split_column", "nested_classes")
+            return [
+                fault(f"{self.name}.{key}", "has no effect with a data set in Python", value, "leave it out")
+                for key in unused
+                if (value := getattr(self, key))
+            ]
 
         def listing(self) -> Listing:
             """The images of the data set."""
-            return list_dataset(dataset, self.columns(), class_names)
+            listing = list_dataset(dataset, self.columns(), class_names, self.background)
+            return listing if self.given_split else replace(listing, splits=None)
 
     faults = Faults(key=kind.name)
     recipe = from_options(FromDataset, options, faults)

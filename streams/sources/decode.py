@@ -25,17 +25,32 @@ from streams.store.cache import cache_folder
 if TYPE_CHECKING:
     from PIL import Image
 
-_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr"})
+_MODES = frozenset({"1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV"})
 _DEEP_MODES = ("I", "F")
 _DEEP_RAW_MODE = re.compile(r";16[BLN]$")  # not `BGR;16`, which is 16 bits per pixel
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"})
 
-Content = Path | bytes | np.ndarray[Any, np.dtype[np.uint8]] | Exception | None
-"""A file, a file's bytes, pixels [H, W] or [H, W, 3], why an image cannot be read, or None for no image."""
 _BLOCK = 256
 """Images that are decoded together, whose contents are in memory."""
 _MOST_IN_MEMORY = 1 << 28
 """Bytes of decoded images; more are in a temporary file, whose pages the system can move to the disk."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A decoded image.
+
+    Attributes:
+        image: in the mode L or RGB, upright, without transparency.
+        transparent: whether the file has transparent pixels.
+    """
+
+    image: "Image.Image"
+    transparent: bool
+
+
+Content = Path | bytes | np.ndarray[Any, np.dtype[np.uint8]] | Picture | Exception | None
+"""A file, a file's bytes, pixels [H, W] or [H, W, 3], an image, why it cannot be read, or None for no image."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,7 @@ def decode(
                 transparent.append(row)
         except Exception as error:  # Pillow raises OSError, SyntaxError, struct.error, ...
             bad[row] = fault(path, "is not a complete image", _reason(read, error))
-        return hashlib.sha256(read if isinstance(read, bytes) else read.tobytes()).digest()
+        return hashlib.sha256(_stored_bytes(read)).digest()
 
     queue = iter((root / name for name in names) if contents is None else contents)
     done = 0
@@ -180,16 +195,23 @@ def pillow_warnings() -> Iterator[list[str]]:
     ]
 
 
-def _picture(content: bytes | npt.NDArray[np.uint8], form: ImageFormat) -> "Picture":
+def _picture(content: "bytes | npt.NDArray[np.uint8] | Picture", form: ImageFormat) -> "Picture":
     from PIL import Image
 
     if isinstance(content, bytes):
         return read_picture(content, form.channels, form.background)
-    return Picture(Image.fromarray(content).convert("RGB" if form.channels == 3 else "L"), False)
+    shown = content if isinstance(content, Picture) else Picture(Image.fromarray(content), False)
+    return Picture(shown.image.convert("RGB" if form.channels == 3 else "L"), shown.transparent)
 
 
-def _reason(content: bytes | npt.NDArray[np.uint8], error: Exception) -> str:
-    if not len(content):
+def _stored_bytes(content: "bytes | npt.NDArray[np.uint8] | Picture") -> bytes:
+    if isinstance(content, bytes):
+        return content
+    return content.image.tobytes() if isinstance(content, Picture) else content.tobytes()
+
+
+def _reason(content: "bytes | npt.NDArray[np.uint8] | Picture", error: Exception) -> str:
+    if isinstance(content, bytes) and not content:
         return "0 bytes"
     kind = type(error).__name__
     if isinstance(error, UnsupportedImageError):
@@ -207,19 +229,6 @@ class UnsupportedImageError(ValueError):
     """An image that is complete and cannot be stored; `str` says why and what to do."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A decoded image.
-
-    Attributes:
-        image: in the mode L or RGB, upright, without transparency.
-        transparent: whether the file has transparent pixels.
-    """
-
-    image: "Image.Image"
-    transparent: bool
-
-
 def read_picture(content: bytes, channels: int, background: str = WHITE) -> Picture:
     """A complete image from a file's bytes, rotated upright by its EXIF data, with 8 bits per channel.
 
@@ -233,21 +242,38 @@ def read_picture(content: bytes, channels: int, background: str = WHITE) -> Pict
         UnsupportedImageError: the image has too many bits or pixels, or a colour space that is not converted.
         Exception: the image is damaged; Pillow's decoders raise many types.
     """
-    from PIL import Image, ImageOps  # imported late: only reading images needs it
+    from PIL import Image  # imported late: only reading images needs it
 
-    mode = "RGB" if channels == 3 else "L"
     try:
         with Image.open(io.BytesIO(content)) as opened:
-            if opened.mode.startswith(_DEEP_MODES) or _is_deep_colour(opened):
-                raise UnsupportedImageError(f"{opened.mode} pixels have more than 8 bits; convert the image")
-            opened.load()
+            picture = shown_picture(opened, "RGB" if channels == 3 else "L", background)
             if not _has_end(opened.format, content):  # Pillow does not check the end if it has all pixels
                 raise OSError("the end of the file is missing")
-            if opened.mode not in _MODES:
-                raise UnsupportedImageError(f"{opened.mode} colours are not supported; convert the image to RGB")
-            upright = ImageOps.exif_transpose(opened)
+            return picture
     except Image.DecompressionBombError as error:
         raise UnsupportedImageError(f"{str(error).rstrip('.')}; make the image smaller") from None
+
+
+def shown_picture(opened: "Image.Image", mode: str, background: str = WHITE) -> Picture:
+    """An image of Pillow as viewers show it: rotated upright by its EXIF data, with 8 bits per channel.
+
+    Args:
+        opened: the image, loaded or not.
+        mode: L or RGB.
+        background: the colour that transparent pixels are composited on.
+
+    Raises:
+        UnsupportedImageError: the image has too many bits, or a colour space that is not converted.
+        Exception: the image is damaged; Pillow's decoders raise many types.
+    """
+    from PIL import Image, ImageOps
+
+    if opened.mode.startswith(_DEEP_MODES) or _is_deep_colour(opened):
+        raise UnsupportedImageError(f"{opened.mode} pixels have more than 8 bits; convert the image")
+    opened.load()
+    if opened.mode not in _MODES:
+        raise UnsupportedImageError(f"{opened.mode} colours are not supported; convert the image to RGB")
+    upright = ImageOps.exif_transpose(opened)
     if upright.has_transparency_data:
         straight = upright.convert("LA") if upright.mode == "La" else upright  # Pillow has no step from La to RGBA
         layer = straight.convert("RGBA")

@@ -122,6 +122,59 @@ def class_labels(column: pa.ChunkedArray, where: object, names: Sequence[str] | 
     return Labels([*text], sorted(distinct))
 
 
+def one_numbering(
+    labels: Sequence[Sequence[Any]], names: Sequence[Sequence[str] | None], where: Sequence[object]
+) -> tuple[list[Sequence[Any]], list[str] | None, list[str]]:
+    """Labels of the parts of a source, such as its splits, as numbers of one list of classes.
+
+    Classes are those of the first part and then the others' in their order, so that labels stay where all parts number
+    their classes alike. Labels that are text or -1 stay.
+
+    Args:
+        labels: those of each part.
+        names: the names of each part's classes 0, 1, ...; None if it has none.
+        where: each part, for errors.
+
+    Returns:
+        The labels of each part, the names of all classes (None if the first part has none and the others agree), and a
+        line if labels are changed.
+
+    Raises:
+        SourceError: one line for every part with a number that names no class, where parts number classes differently.
+
+    >>> one_numbering([[0, 1], [0, 1, 1]], [["ant", "bee"], ["ant", "cow"]], ["train", "test"])[:2]
+    ([[0, 1], [0, 2, 2]], ['ant', 'bee', 'cow'])
+    """
+    named = [list(each) for each in names if each is not None]
+    longest = max(named, key=len, default=[])
+    if all(each == longest[: len(each)] for each in named):
+        return [*labels], None if names[0] is None else longest, []
+    common = list(dict.fromkeys(name for each in named for name in each))
+    number_of = {name: number for number, name in enumerate(common)}
+    results: list[Sequence[Any]] = []
+    faults: list[str] = []
+    for part, own_names, place in zip(labels, names, where, strict=True):
+        numbers = sorted({value for value in part if _is_number(value)})
+        outside = [value for value in numbers if own_names is not None and not -1 <= value < len(own_names)]
+        if own_names is None and numbers:
+            rule = "must have names of its classes, since the others number theirs differently"
+            faults.append(fault(place, rule, f"number {numbers[0]}", "name classes by text"))
+        elif own_names is not None and outside:
+            rule = f"labels must be within 0..{len(own_names) - 1}, the classes that it names"
+            faults.append(fault(place, rule, outside[0]))
+        new_of = {-1: -1, **{number: number_of[name] for number, name in enumerate(own_names or ())}}
+        results.append([new_of.get(value, value) if _is_number(value) else value for value in part])
+    if faults:
+        raise SourceError(*faults)
+    changed = sum(1 for old, new in zip(labels, results, strict=True) if [*old] != new)
+    line = f"{changed} of {len(results)} parts number their classes differently; classes are matched by their names"
+    return results, common, [line] if changed else []
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def pool_numbers(values: Sequence[object], where: object) -> list[int]:
     """The numbers of the pools that texts such as `train`, `val` and `test` name.
 

@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from streams.errors import SourceError, fault
-from streams.sources.decode import Content
+from streams.recipe import WHITE
+from streams.sources.decode import Content, Picture, UnsupportedImageError, shown_picture
 from streams.sources.folder import SPLIT_OF
 from streams.sources.image_files import Listing, shortened
-from streams.sources.labels import ONE_LABEL, Columns, class_labels, pool_numbers
+from streams.sources.labels import ONE_LABEL, Columns, class_labels, one_numbering, pool_numbers
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class _Part:
     rows: int
 
 
-def list_dataset(dataset: Any, columns: Columns, class_names: Sequence[str] | None = None) -> Listing:
+def list_dataset(
+    dataset: Any, columns: Columns, class_names: Sequence[str] | None = None, background: str = WHITE
+) -> Listing:
     """List the images of a map-style data set, or of a mapping from splits to such data sets.
 
     An item is a pair of image and label, or a mapping. Labels are read first: from the attribute `targets`, from the
@@ -31,17 +34,19 @@ def list_dataset(dataset: Any, columns: Columns, class_names: Sequence[str] | No
     Args:
         dataset: has `len` and items by index, or maps `train`, `val` and `test` to such data sets.
         columns: the keys of items that are mappings.
-        class_names: the names of the classes 0, 1, ...; from `classes` or `features` of the data set if None.
+        class_names: the names of the classes 0, 1, ...; from `classes` or `features` of each data set if None.
+        background: the colour that transparent pixels of PIL images are composited on.
 
     Raises:
         SourceError: the data set is not map-style; one line for every item without an image and a whole number or text.
     """
     parts, named = _parts(dataset), isinstance(dataset, Mapping)
-    labels = [label for part in parts for label in _labels(part, columns)]
-    names = list(class_names) if class_names is not None else _names(parts[0].dataset, columns)
+    labels_of = [_labels(part, columns) for part in parts]
+    names_of = [list(class_names) if class_names is not None else _names(part.dataset, columns) for part in parts]
+    labels, names, notices = one_numbering(labels_of, names_of, [part.name for part in parts])
     where = type(parts[0].dataset).__name__
     try:
-        column = pa.chunked_array([pa.array(labels)])
+        column = pa.chunked_array([pa.array([label for part in labels for label in part])])
     except pa.ArrowException as error:
         raise SourceError(fault(where, f"labels must be whole numbers or text; {ONE_LABEL}", error)) from None
     of_rows = class_labels(column, where, names)
@@ -52,9 +57,10 @@ def list_dataset(dataset: Any, columns: Columns, class_names: Sequence[str] | No
         Path(where),
         [f"{part.name}[{row}]" for part in parts for row in range(part.rows)],
         [str(label) for label in of_rows.of_rows],
+        notices,
         splits=pool_numbers([part.name for part in parts for _ in range(part.rows)], where) if named else None,
         class_names=of_rows.names,
-        contents=lambda: _contents(parts, columns),
+        contents=lambda: _contents(parts, columns, background),
         paths=(),
     )
 
@@ -83,7 +89,7 @@ def _labels(part: _Part, columns: Columns) -> list[Any]:
     names = getattr(part.dataset, "column_names", None)
     if isinstance(names, list):  # Hugging Face: a column, without its images
         label = columns.find("label", names, part.name)
-        return list(part.dataset[label])
+        return [_scalar(value) for value in part.dataset[label]]
     targets = getattr(part.dataset, "targets", None)
     if targets is not None and len(targets) == part.rows and getattr(part.dataset, "target_transform", None) is None:
         return [_scalar(value) for value in targets]
@@ -136,24 +142,27 @@ def _names(dataset: Any, columns: Columns) -> list[str] | None:
     return [str(name) for name in names] if isinstance(names, list | tuple) and names else None
 
 
-def _contents(parts: Sequence[_Part], columns: Columns) -> Iterator[Content]:
+def _contents(parts: Sequence[_Part], columns: Columns, background: str) -> Iterator[Content]:
     for part in parts:
         for row in range(part.rows):
             try:
-                yield _pixels(_item(part, row, columns)[0], f"{part.name}[{row}]")
-            except SourceError as error:
-                yield ValueError(str(error))
+                content: Content = _content(_item(part, row, columns)[0], f"{part.name}[{row}]", background)
+            except (SourceError, UnsupportedImageError) as error:
+                content = ValueError(str(error))
+            except Exception as error:  # an image that is read when it is used raises what Pillow or a user raises
+                content = ValueError(f"{type(error).__name__}: {error}")
+            yield content
 
 
-def _pixels(image: Any, where: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """uint8 [H, W] or [H, W, 3] of a PIL image, a tensor or an array, channels first or last.
+def _content(image: Any, where: str, background: str) -> Picture | np.ndarray[Any, np.dtype[np.uint8]]:
+    """The picture of a PIL image; uint8 [H, W] or [H, W, 3] of a tensor or an array, channels first or last.
 
     Raises:
         SourceError: it is none of these, has another number of channels, or values that are no pixels.
+        Exception: see `decode.shown_picture`.
     """
     if callable(getattr(image, "convert", None)) and hasattr(image, "getbands"):
-        grey = image.mode in ("1", "L")
-        return np.asarray(image.convert("L" if grey else "RGB"), dtype=np.uint8)
+        return shown_picture(image, "L" if image.mode in ("1", "L") else "RGB", background)
     to_numpy: Callable[[], Any] | None = getattr(image, "numpy", None)
     array = np.asarray(to_numpy() if callable(to_numpy) else image)
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from streams.errors import SourceError, fault
 from streams.sources.decode import Content
 from streams.sources.image_files import Listing
-from streams.sources.labels import Columns, Meanings, class_names_of, file_splits, read_rows
+from streams.sources.labels import Columns, Meanings, class_names_of, file_splits, one_numbering, read_rows
 
 STATE = "state.json"
 """The file that `save_to_disk` writes beside the data."""
@@ -104,6 +104,11 @@ def _list(
             faults.append(fault(table.path, f"must have the columns {image}, {', '.join(meanings.names)}", missing[0]))
     if faults:
         raise SourceError(*faults)
+    names_of = [class_names_of(_features(table.schema), meanings.label) for table in tables]
+    labels_of = [part.column(meanings.label).to_pylist() for part in parts]
+    numbers, names, notices = one_numbering(labels_of, names_of, [table.path for table in tables])
+    if notices:
+        parts = [_with_labels(part, meanings.label, each) for part, each in zip(parts, numbers, strict=True)]
     try:
         joined = pa.concat_tables([part.replace_schema_metadata(None) for part in parts])
     except pa.ArrowException as error:
@@ -111,7 +116,7 @@ def _list(
     sizes = [part.num_rows for part in parts]
     texts = None if splits is None else [name for name, size in zip(splits, sizes, strict=True) for _ in range(size)]
     where = tables[0].path if len(tables) == 1 else root
-    rows = read_rows(joined, meanings, where, class_names_of(_features(tables[0].schema), meanings.label), texts)
+    rows = read_rows(joined, meanings, where, names, texts)
     files = [
         f"{table.path.relative_to(folder).as_posix()}: row {row}"
         for table, size in zip(tables, sizes, strict=True)
@@ -122,7 +127,7 @@ def _list(
         folder,
         [*compress(files, rows.labelled)],
         rows.labels,
-        rows.notices,
+        [*notices, *rows.notices],
         splits=rows.splits,
         class_names=rows.class_names,
         contents=lambda: compress(_contents(tables, image), rows.labelled),
@@ -130,6 +135,13 @@ def _list(
         tasks=rows.tasks,
         order=rows.order,
     )
+
+
+def _with_labels(part: pa.Table, label: str, values: Sequence[Any]) -> pa.Table:
+    kind = part.column(label).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    array = pa.array(values, pa.int64() if pa.types.is_integer(kind) else kind)
+    return part.set_column(part.schema.names.index(label), label, array)
 
 
 def _contents(tables: Sequence[_Table], column: str) -> Iterator[Content]:

@@ -1,5 +1,6 @@
 """Data sets in Python: map-style ones of PyTorch, and objects with the attributes of Hugging Face's."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from streams import from_dataset
 from streams.build import build
 from streams.errors import OptionError, SourceError
 from streams.images import SingleImages
+from streams.sources.decode import ImageFormat, decode
 from streams.sources.labels import Columns
 from streams.sources.objects import list_dataset
 from streams.store.task_store import TaskStore
@@ -186,3 +188,172 @@ def test_an_item_that_raises_and_an_unknown_option(tmp_path: Path) -> None:
         list_dataset(Broken(PIXELS, LABELS), Columns())
     with pytest.raises(OptionError, match=r"images\.sise: unknown key \(got 8\); did you mean size\?"):
         from_dataset(Pairs(PIXELS, LABELS), tmp_path / "store", sise=8)
+
+
+def numbered(classes: tuple[str, ...] | None, labels: list[int], first: int = 0) -> Pairs:
+    """The pictures from `first`, with numbers of their own names."""
+    part = Pairs([Image.fromarray(pixels) for pixels in PIXELS[first : first + len(labels)]], labels)
+    part.classes = classes  # type: ignore[assignment]
+    return part
+
+
+def labels_of(store: TaskStore) -> list[str]:
+    """The name of each picture's class, in the order of `PIXELS`."""
+    names = {
+        pixels.tobytes(): store.label_names[number]
+        for pixels, number in zip(store.pixels, store.classes_of, strict=True)
+    }
+    return [names[pixels.tobytes()] for pixels in PIXELS.transpose(0, 3, 1, 2)]
+
+
+def test_parts_that_number_their_classes_differently_are_matched_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def parts() -> dict[str, Pairs]:
+        train, test = ("ant", "bee", "cow", "dog"), ("ant", "bee", "elk")
+        return {"train": numbered(train, [0, 0, 1, 1, 2, 2, 3, 3]), "test": numbered(test, [0, 2, 1, 1], 8)}
+
+    few = {**OPTIONS, "validation_share": 0.3}
+    with pytest.raises(SourceError, match="elk") as raised:  # as the same pictures in folders
+        from_dataset(parts(), tmp_path / "few", **few)
+    assert "class dog: must have at least 1 test images (got 0)" in str(raised.value)
+    listing = list_dataset(parts(), Columns())
+    assert listing.labels == ["ant", "ant", "bee", "bee", "cow", "cow", "dog", "dog", "ant", "elk", "bee", "bee"]
+    assert listing.class_names == ["ant", "bee", "cow", "dog", "elk"]
+    other = {
+        "train": numbered(("cat", "dog", "owl"), [0, 0, 1, 1, 2, 2]),
+        "test": numbered(("owl", "dog", "cat"), [0, 1, 2], 6),
+        "val": numbered(("bat", "dog", "owl", "cat"), [1, 2, 3], 9),
+    }
+    store = from_dataset(other, tmp_path / "store", **OPTIONS)
+    assert labels_of(store) == ["cat", "cat", "dog", "dog", "owl", "owl", "owl", "dog", "cat", "dog", "owl", "cat"]
+    line = "2 of 3 parts number their classes differently; classes are matched by their names"
+    assert f"images: {line}\n" in capsys.readouterr().err
+    assert line in store.manifest["source"]["notices"]
+
+
+def test_parts_with_one_numbering_keep_it_and_a_part_without_names_needs_them() -> None:
+    train, test = numbered(("owl", "cat"), [0, 1]), numbered(("owl", "cat", "ant"), [2, 1], 2)
+    listing = list_dataset({"train": train, "test": test}, Columns())
+    assert (listing.labels, listing.class_names) == (["owl", "cat", "ant", "cat"], ["owl", "cat", "ant"])
+    assert listing.notices == []
+    bare = numbered(None, [1], 4)
+    assert list_dataset({"train": train, "test": bare}, Columns()).labels == ["owl", "cat", "cat"]
+    assert list_dataset({"train": bare, "test": train}, Columns()).class_names == ["0", "1"]
+    other = numbered(("cat", "owl"), [0, 2], 2)
+    with pytest.raises(SourceError) as raised:
+        list_dataset({"train": train, "val": bare, "test": other}, Columns())
+    assert list(raised.value.faults) == [
+        "val: must have names of its classes, since the others number theirs differently (got number 1); "
+        "name classes by text",
+        "test: labels must be within 0..1, the classes that it names (got 2)",
+    ]
+    named = list_dataset({"train": train, "val": bare, "test": other}, Columns(), "abc")
+    assert named.labels == ["a", "b", "b", "a", "c"]
+
+
+def opened(image: Image.Image, form: str = "PNG", share: float = 1, **options: Any) -> Image.Image:
+    """The image as `Image.open` returns it, not yet loaded, of the first part of its file."""
+    file = io.BytesIO()
+    image.save(file, format=form, **options)
+    content = file.getvalue()
+    return Image.open(io.BytesIO(content[: int(len(content) * share)]))
+
+
+GREY = Image.fromarray(np.full((8, 8), 100, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGB", "RGBA", "CMYK", "HSV", "RGBX", "1"])
+def test_pil_images_of_all_usual_modes_are_read(mode: str, channels: int) -> None:
+    decoded = decoded_of([((GREY.convert("RGB") if mode == "HSV" else GREY).convert(mode), 0)], channels)
+    assert decoded.bad == {}
+    if mode != "1":
+        assert decoded.pixels.min() == decoded.pixels.max() == 100
+
+
+def decoded_of(dataset: Any, channels: int = 3, background: str = "white") -> Any:
+    listing = list_dataset(dataset, Columns(), background=background)
+    form = ImageFormat(8, channels, background=background)
+    assert listing.contents is not None
+    return decode(listing.root, listing.files, form, contents=listing.contents())
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        (Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)), "I;16 pixels have more than 8 bits; convert the image"),
+        (Image.new("I", (8, 8), 40_000), "I pixels have more than 8 bits; convert the image"),
+        (Image.new("F", (8, 8), 0.5), "F pixels have more than 8 bits; convert the image"),
+        (Image.new("LAB", (8, 8)), "LAB colours are not supported; convert the image to RGB"),
+        (opened(Image.fromarray(PIXELS[0]), share=0.7), "OSError: "),
+    ],
+    ids=["I;16", "I", "F", "LAB", "cut"],
+)  # fmt: skip
+def test_a_pil_image_that_cannot_be_stored_is_one_line_or_left_out(
+    image: Image.Image, reason: str, tmp_path: Path
+) -> None:
+    images = [Image.fromarray(pixels) for pixels in PIXELS]
+    images[5] = image
+    with pytest.raises(SourceError) as raised:
+        from_dataset(Pairs(images, LABELS), tmp_path / "store", **OPTIONS)
+    (line,) = raised.value.faults
+    assert line.startswith(f"Pairs/item[5]: cannot be read (got {reason}")
+    images[5] = image.copy() if reason != "OSError: " else opened(Image.fromarray(PIXELS[0]), share=0.7)
+    options = {**OPTIONS, "skip_bad": True}
+    store = from_dataset(Pairs(images, LABELS), tmp_path / "store", **options)
+    assert (store.count, store.manifest["source"]["skipped"]) == (11, ["item[5]"])
+
+
+def test_a_file_of_16_bits_per_channel_that_is_not_loaded_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.ppm").write_bytes(b"P6 4 4 65535\n" + np.full((4, 4, 3), 40_000, dtype=">u2").tobytes())
+    (line,) = decoded_of([(Image.open(tmp_path / "deep.ppm"), 0)]).bad.values()
+    assert "RGB pixels have more than 8 bits" in line
+
+
+def test_transparent_pil_images_show_the_background_and_rotated_ones_are_upright() -> None:
+    pixels = np.zeros((8, 8, 4), dtype=np.uint8)
+    pixels[:4, :, 3] = 255  # the upper half is black, the lower one transparent
+    icon = Image.fromarray(pixels)
+    palette = opened(Image.fromarray(pixels[:, :, 3] // 255, "P"), transparency=0)
+    decoded = decoded_of([(icon, 0), (icon.convert("LA"), 0), (palette, 0)], 3, "#00ff00")
+    assert (decoded.pixels[:2, :, :4].max(), decoded.pixels[:, 1, 4:].min()) == (0, 255)
+    assert decoded.pixels[:, 0, 4:].max() == 0
+    assert decoded.remarks == ("3 images have transparent pixels, which are composited on #00ff00",)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    shown = np.where(pixels[:, :, 3] > 0, 255, 0).astype(np.uint8)
+    (turned,) = decoded_of([(opened(Image.fromarray(shown), exif=exif), 0)], 1).pixels
+    np.testing.assert_array_equal(turned[0], np.rot90(shown, -1))
+
+
+def test_labels_and_images_that_are_tensors_are_read_and_one_that_raises_is_a_line(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Formatted(HuggingFace):
+        """As after `with_format("torch")`."""
+
+        def __getitem__(self, key: int | str) -> Any:
+            if key == "label":
+                return torch.tensor(LABELS)
+            return {"image": torch.from_numpy(PIXELS[int(key)]).permute(2, 0, 1), "label": torch.tensor(LABELS)[key]}
+
+    check(from_dataset(Formatted(), tmp_path / "store", **OPTIONS))
+    with_gradient = wrong(3, torch.zeros((3, 8, 8), requires_grad=True))
+    (line,) = decoded_of(with_gradient).bad.values()
+    assert line.startswith("Pairs/item[3]: cannot be read (got RuntimeError: Can't call numpy() on Tensor")
+
+
+def test_options_of_other_sources_are_refused_and_the_split_can_be_ignored(tmp_path: Path) -> None:
+    with pytest.raises(OptionError) as raised:
+        from_dataset(Pairs(PIXELS, LABELS), tmp_path / "store", data="images", nested_classes=True, **OPTIONS)
+    assert list(raised.value.faults) == [
+        "images.data: has no effect with a data set in Python (got images); leave it out",
+        "images.nested_classes: has no effect with a data set in Python (got True); leave it out",
+    ]
+    rows = [0, 1, 2, 4, 5, 6, 8, 9, 10], [3, 7, 11]
+    train, test = (Pairs(PIXELS[part], [LABELS[row] for row in part]) for part in map(list, rows))
+    shares = {"validation_share": 0.25, "test_share": 0.5, "train": 2, "test": 4}
+    options = {**OPTIONS, **shares, "given_split": False}
+    store = from_dataset({"train": train, "test": test}, tmp_path / "store", **options)
+    assert np.bincount(store.splits_of).tolist() == [3, 3, 6]

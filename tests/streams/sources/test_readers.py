@@ -551,6 +551,35 @@ def test_a_class_label_gives_the_order_of_classes_and_unlabelled_rows_are_left_o
     assert collected.source["notices"] == ["1 rows without a label (-1) are left out"]
 
 
+def write_numbered(path: Path, names: Sequence[str], pictures: Sequence[Picture], kind: pa.DataType) -> None:
+    """A Parquet file whose classes are numbered by `names`."""
+    features = {"image": {"_type": "Image"}, "label": {"names": [*names], "_type": "ClassLabel"}}
+    labels = pa.array([names.index(picture.label) for picture in pictures], kind)
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = as_table(pictures).set_column(1, "label", labels).replace_schema_metadata(metadata)
+    pq.write_table(table.select(["label", "image"]), path)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int8()], ids=str)
+def test_files_that_number_their_classes_differently_are_matched_by_name(kind: pa.DataType, tmp_path: Path) -> None:
+    names = {"train": ["cat", "dog", "owl"], "validation": ["owl", "cat", "dog"], "test": ["bat", "cat", "owl", "dog"]}
+    for split, own in names.items():
+        pictures = [each for each in PICTURES if each.split == split]
+        write_numbered(tmp_path / f"{split}.parquet", own, pictures, kind)
+    collected = recipe_of(tmp_path).collect()
+    assert described(collected) == EXPECTED
+    assert collected.images.class_names == ("cat", "owl", "dog")  # of the first file in order, test.parquet
+    assert collected.source["notices"] == [
+        "2 of 3 parts number their classes differently; classes are matched by their names"
+    ]
+    table = as_table([each for each in PICTURES if each.split == "validation"])
+    pq.write_table(table.replace_schema_metadata({}), tmp_path / "validation.parquet")
+    with pytest.raises(
+        SourceError, match=r"validation\.parquet: must have names of its classes, since the others number"
+    ):
+        recipe_of(tmp_path).collect()
+
+
 def test_whole_numbers_are_sorted_by_value_and_other_columns_can_be_named(tmp_path: Path) -> None:
     table = as_table(PICTURES, metadata=False)
     numbers = pa.array([10] * 4 + [2] * 4 + [1] * 4)
