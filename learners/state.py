@@ -1,16 +1,25 @@
 """Objects that name the attributes that make up their state, so that it is saved and loaded in one place."""
 
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+"""The types, besides tensors and containers, that `torch.load` accepts with `weights_only`; not their subclasses."""
+
+
+class StateError(TypeError):
+    """A state holds a value that `torch.load` does not accept with `weights_only`."""
+
 
 class Stateful:
     """An object whose state consists of the attributes named in `state_fields`.
 
-    An attribute is a tensor, a number, a string, None, a list or (named) tuple of these, or another `Stateful`.
+    An attribute is a tensor, a number of Python's, a string, None, a list, dict or (named) tuple of these, or another
+    `Stateful`.
     Tensors are stored without a copy: code that changes a state must replace its tensors, not write into them. The
     first axis of every tensor is that of the replicates, except inside `replicate_lists`.
     """
@@ -20,8 +29,12 @@ class Stateful:
     """Those of `state_fields` that are lists with one entry per replicate."""
 
     def state_dict(self) -> Any:
-        """The state: attribute name → tensors, numbers, strings, lists, tuples and dicts only."""
-        return {name: _plain(getattr(self, name)) for name in self.state_fields}
+        """The state: attribute name → tensors, numbers, strings, lists, tuples and dicts only.
+
+        Raises:
+            StateError: an attribute holds a value of another type, such as an array or a number of numpy.
+        """
+        return {name: plain_state(getattr(self, name), name) for name in self.state_fields}
 
     def load_state_dict(self, state: Any) -> None:
         """Restore the state written by `state_dict`.
@@ -36,7 +49,7 @@ class Stateful:
             elif isinstance(value, tuple) and hasattr(value, "_make"):
                 setattr(self, name, value._make(state[name]))
             else:
-                setattr(self, name, _plain(state[name]))
+                setattr(self, name, plain_state(state[name], name))
 
     def state_of_replicates(
         self, states: Sequence[Any], rows: slice = slice(None), copies: dict[tuple[int, ...], Tensor] | None = None
@@ -89,10 +102,36 @@ def _of_replicates(parts: Sequence[Any], rows: slice, copies: dict[tuple[int, ..
     return first
 
 
-def _plain(value: Any) -> Any:
-    """The value as `torch.save` stores it with `weights_only`; lists are copied, because learners append to them."""
+def plain_state(value: Any, name: str) -> Any:
+    """The value as files hold it, which are read with `weights_only`; lists are copied: learners append to them.
+
+    Args:
+        value: an attribute, or a part of it.
+        name: of the attribute, for the error.
+
+    Raises:
+        StateError: `torch.save` would write it, and `torch.load` would not read it.
+    """
     if isinstance(value, Stateful):
         return value.state_dict()
-    if isinstance(value, list | tuple):
-        return [*map(_plain, value)] if isinstance(value, list) else (*map(_plain, value),)
+    if isinstance(value, list):
+        return [plain_state(part, name) for part in value]
+    if isinstance(value, tuple):
+        return tuple(plain_state(part, name) for part in value)
+    _check_plain(value, name)
     return value
+
+
+def _check_plain(value: Any, name: str) -> None:
+    kind = type(value)
+    if kind in (dict, OrderedDict, Counter):
+        for key, part in value.items():
+            _check_plain(key, f"a key of {name}")
+            _check_plain(part, f"{name}[{key!r}]")
+    elif kind in (list, tuple, set, torch.Size):
+        for part in value:
+            _check_plain(part, name)
+    elif not isinstance(value, Tensor) and kind not in _PLAIN:
+        shown = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        allowed = "tensors, numbers of Python's, strings, lists, tuples, dicts or objects with a state"
+        raise StateError(f"{name} must be {allowed} (got {shown})")

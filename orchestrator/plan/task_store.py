@@ -1,10 +1,14 @@
 """Opens the task store that a sweep learns from: verified, and of the stream that the sweep names."""
 
+from __future__ import annotations
+
 import json
+import logging
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from orchestrator.config.cross_checks import check_interval, check_with_store
-from orchestrator.config.schema import Sweep
+from orchestrator.config.schema import LearnerSpec, Sweep
 from orchestrator.errors import ConfigError
 from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.protocol.source import StoreSource, StreamShape
@@ -14,6 +18,11 @@ from streams.progress import ProgressLine
 from streams.recipe import Progress
 from streams.store.task_store import TaskStore
 from streams.store.transport import localise
+
+if TYPE_CHECKING:
+    from torch import nn
+
+logger = logging.getLogger(__name__)
 
 
 def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
@@ -39,6 +48,7 @@ def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
     _check_batches(sweep.document.batch_size, shape, faults)
     if sweep.document.network is not None:
         _check_network(sweep, store, faults)
+    _check_states(sweep, store, faults)
     faults.check(ConfigError)
     return store
 
@@ -63,6 +73,7 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
         network = build.build(sweep.network, store.shape, store.classes)
         phi, statistics = network.initial([0])
         x, y = torch.full((1, 2, *images, *store.shape), 0.5), torch.zeros(1, 2, dtype=torch.int64)
+        _check_norms(network.module)
         logits = network.logits(phi, statistics, x)
         if logits.shape != (1, 2, store.classes):
             raise ValueError(f"must return [B, {store.classes}] for B datapoints (got {list(logits.shape[1:])} for 2)")
@@ -82,6 +93,59 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
                     raise ValueError("the network names no hidden_layers")
             except ValueError as error:
                 of_learner.add("name", f"needs hidden units ({error})", spec.name, "see docs/adding-a-network.md")
+
+
+def _check_norms(module: nn.Module) -> None:
+    """Refuse norms whose running statistics are a cumulative average: their count of batches is not kept.
+
+    Raises:
+        ValueError: of the first such norm.
+    """
+    from torch.nn.modules.batchnorm import _NormBase
+
+    for name, norm in module.named_modules():
+        if isinstance(norm, _NormBase) and norm.track_running_stats and norm.momentum is None:
+            raise ValueError(f"{name}: momentum of {type(norm).__name__} must be a number, got None")
+
+
+def _check_states(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
+    """Let each of the user's own learners learn a batch, and check that its state can be saved and read again."""
+    for index, spec in enumerate(sweep.learners):
+        if "." not in spec.name:
+            continue  # the contract tests save and load those of this package
+        from learners.state import StateError
+
+        try:
+            _try_state(sweep, store, spec)
+        except StateError as error:
+            remedy = "convert arrays with torch.as_tensor, numbers with float or int"
+            faults.at("learners", index).add("name", f"must have a state that can be saved: {error}", spec.name, remedy)
+        except Exception:  # of an option value that no trial may have: each trial reports its own errors
+            logger.debug("%s: not tried", spec.name, exc_info=True)
+
+
+def _try_state(sweep: Sweep, store: TaskStore, spec: LearnerSpec) -> None:
+    """Let a learner with its fixed options learn the first batch.
+
+    Raises:
+        StateError: its state cannot be saved, before the batch or after it.
+    """
+    from learners.state import plain_state
+    from orchestrator.protocol import online
+
+    run = online.assemble(
+        store, spec.name, spec.fixed, sweep.seeds[:1], sweep.document.batch_size, sweep.network, sweep.schedule
+    )
+    learner = run.learner
+    plain_state(learner.state_dict(), "its state")
+    if learner.pretrain_tasks:
+        run.pretrain(1)
+    if learner.needs_boundaries:
+        learner.begin_task()
+    batch, _ = run.batch(0)[0]
+    learner.predict(batch.x)
+    learner.update(batch)
+    plain_state(learner.state_dict(), "its state")
 
 
 def _check_batches(size: int, shape: StreamShape, faults: Faults) -> None:

@@ -1,12 +1,15 @@
 """A state is built from the attributes that a class names; the keys of stored states never change."""
 
+import io
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
 from learners import names
-from learners.state import Stateful
+from learners.state import StateError, Stateful
 
 MODEL = ("phi", "statistics", "moments")
 BUDGET = ("seen", "owed")
@@ -132,3 +135,42 @@ def test_a_missing_attribute_is_named() -> None:
     del state["positions"]
     with pytest.raises(KeyError, match="positions"):
         Outer().load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "kind"),
+    [
+        (np.zeros(2), "means", "numpy.ndarray"),
+        (np.float64(1), "means", "numpy.float64"),
+        ([1, np.int64(3)], "means", "numpy.int64"),
+        ({"a": [np.zeros(2)]}, "means['a']", "numpy.ndarray"),
+        ({np.int64(1): 2}, "a key of means", "numpy.int64"),
+        (np.random.default_rng(0), "means", "numpy.random._generator.Generator"),
+        (deque([1]), "means", "collections.deque"),
+        (defaultdict(int), "means", "collections.defaultdict"),
+        (frozenset({1}), "means", "frozenset"),
+    ],
+)
+def test_a_value_that_no_file_gives_back_is_refused(value: object, where: str, kind: str) -> None:
+    outer = Outer()
+    outer.means = value
+    with pytest.raises(StateError) as caught:
+        outer.state_dict()
+    allowed = "tensors, numbers of Python's, strings, lists, tuples, dicts or objects with a state"
+    assert str(caught.value) == f"{where} must be {allowed} (got {kind})"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        True, 1, 0.5, 1j, "s", b"s", None, torch.float32, torch.device("cpu"), torch.Size([2]), {1, 2},
+        OrderedDict(a=[1]), Counter("aab"), {"a": {"b": (1, None)}}, torch.nn.Parameter(torch.zeros(2)),
+    ],
+)  # fmt: skip
+def test_every_other_value_is_read_as_it_was_written(value: object) -> None:
+    outer, file = Outer(), io.BytesIO()
+    outer.means = value
+    torch.save(outer.state_dict(), file)
+    file.seek(0)
+    read = torch.load(file, weights_only=True)["means"]
+    assert torch.equal(read, value) if isinstance(value, torch.Tensor) else read == value

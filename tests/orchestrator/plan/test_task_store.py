@@ -2,12 +2,17 @@
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from learners.base import ModelLearner, Setting, documented
+from learners.batch import Batch
 from learners.networks.architectures import EmbeddingNet, HiddenLayer
+from learners.training.model import Model
 from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.task_store import open_store
@@ -30,6 +35,12 @@ def faults(store: TaskStore, **change: object) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
         open_store(check_sweep(document | change, "s.yaml"))
     return caught.value.faults
+
+
+def opened(store: TaskStore, **change: object) -> str:
+    """The hash of the store that a sweep with these changes opens."""
+    document = {"name": "s", "stream": RECIPE | {"store": str(store.path)}, "learners": [{"name": "online"}]}
+    return open_store(check_sweep(document | {"seeds": 2} | change, "s.yaml")).hash
 
 
 def test_the_named_store_is_opened(store: TaskStore) -> None:
@@ -124,6 +135,59 @@ class Misnamed(EmbeddingNet):
 
     def embed(self, x: torch.Tensor) -> torch.Tensor:
         return self.first(x.flatten(1)).relu()
+
+
+def test_batch_norm_whose_statistics_would_never_move_is_refused(store: TaskStore) -> None:
+    (line,) = faults(store, network={"class": f"{__name__}.Normed"})
+    reason = "norm: momentum of BatchNorm1d must be a number, got None"
+    assert line.startswith(f"s.yaml: network: must be a network that can be trained ({reason})")
+    assert opened(store, network={"class": f"{__name__}.Normed", "tracked": False}) == store.hash
+
+
+class Normed(torch.nn.Module):
+    """A linear classifier on normalized pixels."""
+
+    def __init__(self, image_shape: tuple[int, int, int], classes: int, tracked: bool = True) -> None:
+        super().__init__()
+        pixels = math.prod(image_shape)
+        self.norm = torch.nn.BatchNorm1d(pixels, momentum=None, track_running_stats=tracked)
+        self.linear = torch.nn.Linear(pixels, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.norm(x.flatten(1)))
+
+
+@dataclass(frozen=True)
+class Options:
+    at: str = documented("update", "when the state becomes one of numpy's: never, fresh, update")
+
+
+class Counting(ModelLearner):
+    """A learner that counts its datapoints in numpy."""
+
+    options_class = Options
+    state_fields = ("model", "counts")
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        super().__init__(options, setting)
+        self.model = Model.fresh(setting.network, setting.seeds, "adam", 0.001)
+        self.counts = np.zeros(2) if options.at == "fresh" else 0.0
+
+    def update(self, batch: Batch) -> dict[str, torch.Tensor]:
+        if self.options.at == "update":
+            self.counts += np.float64(len(batch))
+        return {"loss": self.model.learn(batch)}
+
+
+def test_the_state_of_a_learner_of_the_users_own_is_tried(store: TaskStore) -> None:
+    """A chunk file with an array or a number of numpy is written, and cannot be read."""
+    learners = [{"name": __name__, "at": "fresh"}, {"name": "online"}, {"name": __name__}]
+    first, second = faults(store, learners=learners)
+    rule = "must have a state that can be saved: counts must be tensors, numbers of Python's, strings, lists, tuples, dicts"
+    remedy = f"(got {__name__}); convert arrays with torch.as_tensor, numbers with float or int"
+    assert first == f"s.yaml: learners[0].name: {rule} or objects with a state (got numpy.ndarray) {remedy}"
+    assert second == f"s.yaml: learners[2].name: {rule} or objects with a state (got numpy.float64) {remedy}"
+    assert opened(store, learners=[{"name": __name__, "at": "never"}]) == store.hash
 
 
 def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
