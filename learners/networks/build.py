@@ -4,7 +4,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -67,6 +67,17 @@ def write(description: Mapping[str, Any]) -> str:
     if set(description) == {"name"}:
         return str(description["name"])
     return json.dumps(description, sort_keys=True, ensure_ascii=False)
+
+
+def described(network: str | Mapping[str, Any]) -> str:
+    """A network in any notation of a sweep's file as `write` writes it, without options that have their default.
+
+    >>> described({"name": "mlp", "hidden": 256, "layers": 3}), described("rainbow"), described({"name": "rainbow"})
+    ('{"layers": 3, "name": "mlp"}', 'rainbow', 'rainbow')
+    """
+    description = dict(network) if isinstance(network, Mapping) else read(network)
+    defaults = {item.name: item.default for item in fields(OPTIONS.get(str(description.get("name")), InitialOptions))}
+    return write({key: value for key, value in description.items() if key not in defaults or value != defaults[key]})
 
 
 def read(network: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import inspect
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
@@ -146,8 +146,8 @@ def _with_grid(entry: Mapping[str, Any]) -> dict[str, Any]:
     from learners import registry  # imports torch
 
     lists: set[str] = set()
-    with suppress(ValueError, TypeError):  # a wrong name is a fault later
-        model = model_of(registry.learner_class(entry["name"]).options_class)
+    with suppress(ValueError, TypeError):  # a wrong name, or none, is a fault later
+        model = model_of(registry.learner_class(entry.get("name")).options_class)
         lists = {key for key, item in model.model_fields.items() if _takes_list(item.annotation)}
     return {
         key: value if not isinstance(value, CommaSeparated) else list(value) if key in lists else {"grid": list(value)}
@@ -291,7 +291,7 @@ def _network(entry: str | Mapping[str, Any] | None, images_per_datapoint: int, f
         return None
     kind = build.OPTIONS.get(name, build.InitialOptions)
     values = from_options(kind, options, faults, ["name"])
-    return None if values is None else build.write({"name": name, **_unlike_defaults(values)})
+    return None if values is None else build.described({"name": name, **asdict(values)})
 
 
 def _own_network(options: dict[str, Any], faults: Faults) -> str | None:
@@ -305,11 +305,7 @@ def _own_network(options: dict[str, Any], faults: Faults) -> str | None:
     except (ValueError, TypeError) as error:
         faults.add("", f"class {path}: {error}", remedy="it is called with image_shape, classes and the options")
         return None
-    return None if initial is None else build.write({"class": path, **options, **_unlike_defaults(initial)})
-
-
-def _unlike_defaults(options: Any) -> dict[str, Any]:
-    return {item.name: value for item in fields(options) if (value := getattr(options, item.name)) != item.default}
+    return None if initial is None else build.described({"class": path, **options, **asdict(initial)})
 
 
 def _check_values(value: Any, faults: Faults, depth: int = 0) -> None:

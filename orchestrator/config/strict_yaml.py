@@ -207,7 +207,7 @@ def _override(document: dict[str, Any], word: str, faults: Faults) -> str | None
     for depth, (step, next_step) in enumerate(zip(steps, [*steps[1:], None], strict=True)):
         if isinstance(part, list) and isinstance(step, str) and step.isdecimal() and len(step) < 10:
             steps[depth] = step = int(step)
-        if isinstance(step, int) != isinstance(part, list) or (isinstance(step, int) and step >= len(part)):
+        if not _can_hold(part, step):
             parent = Faults("").at(*steps[:depth]).key or "the sweep"
             faults.add(key, f"{parent} has no such part", Faults("").at(*steps[: depth + 1]).key)
             return None
@@ -220,6 +220,11 @@ def _override(document: dict[str, Any], word: str, faults: Faults) -> str | None
                 part[step] = {}
             part = part[step]
     return Faults("").at(*steps).key
+
+
+def _can_hold(part: Any, step: str | int) -> bool:
+    """Whether a part of the document is a list with this index, or a mapping, for a key."""
+    return isinstance(part, list) and step < len(part) if isinstance(step, int) else isinstance(part, dict)
 
 
 def _value(steps: Sequence[str | int], text: str) -> Any:

@@ -1,8 +1,9 @@
 """Expands a checked sweep into its plan: grids are crossed, the rest is drawn, and duplicates are left out."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from orchestrator.config.schedulers import PbtOptions
@@ -21,12 +22,15 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
     trials: dict[str, Trial] = {}
     studies: dict[str, Study] = {}
     populations: dict[str, Population] = {}
-    crossings = [(spec, values) for spec in sweep.learners for values in _crossings(spec)]
-    for spec, grid_values in crossings:
-        distinct = grid_values | (_unlike_defaults(spec) if repeated else {})
-        if spec.start is not None:
-            assert spec.start.digest, "its file must be read before the plan is made"
-            distinct |= {"start": spec.start.label}
+    crossings = [
+        (spec, values, values | _distinct_options(spec, repeated))
+        for spec in sweep.learners
+        for values in _crossings(spec)
+    ]
+    # Without their drawn values, two entries of one learner may have one label.
+    labels = {(label_with(spec.name, distinct), canonical(_described(spec))) for spec, _, distinct in crossings}
+    entries = Counter(label for label, _ in labels)
+    for spec, grid_values, distinct in crossings:
         template = Configuration(
             learner=spec.name,
             options=spec.fixed | grid_values,
@@ -41,6 +45,8 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
             study = Study(spec, search.samples, search.seed, seeds, template)
             studies[study.key] = study
         elif spec.drawn_spaces and isinstance(sweep.scheduler, PbtOptions):
+            if entries[template.label] > 1:
+                template = replace(template, label=label_with(spec.name, distinct | _described(spec)))
             population = _population(spec, template, sweep, sweep.scheduler)
             populations[population.hash] = population
         else:
@@ -108,11 +114,28 @@ def _schedule(schedule: Schedule) -> dict[str, Any]:
     return {"name": schedule.name, **asdict(schedule)}
 
 
-def _unlike_defaults(spec: LearnerSpec) -> dict[str, Any]:
+def _distinct_options(spec: LearnerSpec, repeated: bool) -> dict[str, Any]:
+    """The options in the labels of a learner's configurations, besides those that are searched.
+
+    Args:
+        repeated: whether a learner stands several times in the sweep.
+    """
     from learners import registry
 
-    defaults = asdict(registry.learner_class(spec.name).options_class())
-    return {key: value for key, value in spec.fixed.items() if value != defaults[key]}
+    options: dict[str, Any] = {}
+    if repeated:
+        defaults = {item.name: item.default for item in fields(registry.learner_class(spec.name).options_class)}
+        options = {key: value for key, value in spec.fixed.items() if value != defaults[key]}
+    if spec.start is not None:
+        assert spec.start.digest, "its file must be read before the plan is made"
+        options["start"] = spec.start.label
+    return options
+
+
+def _described(spec: LearnerSpec) -> dict[str, str]:
+    """Each space that values are drawn from as text, such as `uniform(0.1, 1)`."""
+    spaces = spec.drawn_spaces.items()
+    return {key: f"{space.kind}({', '.join(f'{value}' for value in space.values)})" for key, space in spaces}
 
 
 def _stream(sweep: Sweep) -> dict[str, Any]:

@@ -20,5 +20,16 @@ def differences(where: str, earlier: Mapping[str, Any], sweep: Mapping[str, Any]
     return [
         fault(where, key, f"another sweep has this name, with {canonical(earlier.get(key))}", canonical(value), remedy)
         for key, value in fields(sweep).items()
-        if canonical(earlier.get(key)) != canonical(value)
+        if not _equal(key, earlier.get(key), value)
     ]
+
+
+def _equal(key: str, earlier: Any, value: Any) -> bool:
+    """Whether two values of one of the `FIELDS` are the same; a network has several notations."""
+    if canonical(earlier) == canonical(value):
+        return True
+    if key != "network" or earlier is None or value is None:
+        return False
+    from learners.networks import build  # imports torch
+
+    return build.described(earlier) == build.described(value)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from orchestrator.errors import ConfigError, fault
@@ -32,10 +31,12 @@ def check_tags(where: str, earlier: Mapping[str, str], sweep: Mapping[str, Any])
     if earlier.get(HASH) in (None, tags(sweep)[HASH]):
         return
     remedy = "choose another name, or another tracking.experiment"
-    faults: list[str] = []
-    with suppress(ValueError):  # cut, because it was too long for a tag
+    try:
         faults = differences(where, json.loads(earlier.get(IDENTITY, "")), sweep, remedy)
-    raise ConfigError(*faults or [fault(where, "", "another sweep has this name", sweep["name"], remedy)])
+    except ValueError:  # cut, because it was too long for a tag
+        faults = [fault(where, "", "another sweep has this name", sweep["name"], remedy)]
+    if faults:  # else a network is written in another notation
+        raise ConfigError(*faults)
 
 
 def check_tracked(uri: str, experiment: str, plan: Plan) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from learners import registry
 from orchestrator.config.load import check_sweep, default_file, load_sweep
 from orchestrator.config.schema import Sweep
+from orchestrator.config.strict_yaml import overridden
 from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
 
@@ -349,6 +350,13 @@ def test_values_with_commas_are_a_grid_on_the_command_line(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         load_sweep(path, ["foml.K=1,x"])
     assert caught.value.faults == (f"{path}: learners[0].K.grid[1]: must be a whole number (got x)",)
+
+
+def test_a_grid_of_a_learner_without_a_name_is_a_fault() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_sweep(overridden(GOOD | {"learners": [{"K": 5}]}, ["learners.0.K=1,5"]), "mine.yaml")
+    names = ", ".join(registry.names())
+    assert caught.value.faults == (f"mine.yaml: learners[0].name: must be given; one of {names}",)
 
 
 def test_an_option_that_takes_a_list_gets_one(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
         "command line: seeds: must be a YAML value (got [1)",
         "command line: learners.K: learners has no such part (got learners.K)",
     )
+    with pytest.raises(ConfigError) as caught:
+        overridden({"learners": [5, "foml"]}, ["learners.0.K=1,5", "learners[1].K.grid=[1]"])
+    assert caught.value.faults == (
+        "command line: learners.0.K: learners[0] has no such part (got learners[0].K)",
+        "command line: learners[1].K.grid: learners[1] has no such part (got learners[1].K)",
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,26 @@ def test_the_hash_of_a_population_is_of_all_that_determines_its_curves() -> None
     assert population(objective={"metric": "cumulative_error"}) == population()
 
 
+def test_the_labels_of_two_populations_of_one_learner_differ() -> None:
+    """By their spaces, where fixed options do not distinguish them."""
+
+    def labels(*learners: dict[str, object]) -> list[str]:
+        plan = make_plan(sweep([*learners], search={"samples": 2, "scheduler": "pbt"}), "store")
+        return [trial.configuration.label for trial in plan.trials]
+
+    rate = {"name": "foml", "alpha1": {"uniform": [0.001, 0.01]}}
+    assert labels(rate) == labels(rate, rate) == ["foml member 1", "foml member 2"]
+    assert labels(rate, rate | {"K": 3}) == [*labels(rate), "foml K=3 member 1", "foml K=3 member 2"]
+    assert labels(rate, DRAWN, DRAWN | {"K": 3}) == [
+        "foml alpha1=uniform(0.001, 0.01) member 1",
+        "foml alpha1=uniform(0.001, 0.01) member 2",
+        "foml beta1=loguniform(0.001, 1.0) member 1",
+        "foml beta1=loguniform(0.001, 1.0) member 2",
+        "foml K=3 member 1",
+        "foml K=3 member 2",
+    ]
+
+
 def test_samples_without_anything_to_draw_are_one_trial() -> None:
     assert len(make_plan(sweep([{"name": "online"}], search={"samples": 5}), "store").trials) == 1
 

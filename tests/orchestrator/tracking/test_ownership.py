@@ -44,6 +44,13 @@ def test_the_same_sweep_may_have_moved_and_grown(tmp_path, tracking_uri):
     assert synthetic.write_all(moved, tracking_uri) == run_id
 
 
+def test_a_network_may_be_written_in_another_notation(tmp_path, tracking_uri):
+    run_id = synthetic.write_all(sweep_at(tmp_path / "A"), tracking_uri)
+    other = sweep_at(tmp_path / "B", network={"name": "rainbow"})
+    ownership.check_tracked(tracking_uri, "experiment", other.plan)
+    assert synthetic.write_all(other, tracking_uri) == run_id
+
+
 def test_a_run_of_an_older_version_is_accepted_and_gets_its_tags(tmp_path, tracking_uri):
     run_id = synthetic.write_all(sweep_at(tmp_path / "A"), tracking_uri)
     for tag in (ownership.HASH, ownership.IDENTITY):
