@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from orchestrator.errors import ConfigError, DiskFullError, disk_full_line, fault, is_disk_full
 from orchestrator.plan import identity
-from orchestrator.plan.plan import Plan, Trial
+from orchestrator.plan.plan import POPULATION_PREFIX, Plan, Trial
 from orchestrator.storage import atomic, chunk_files
 from orchestrator.storage.lease import hold_lease
 from orchestrator.storage.mirror import Mirror
@@ -33,6 +33,8 @@ SCRATCH, MARKER = "tune-", ".seen-"
 LOCK = "running"
 """The lock file of the command that runs the sweep; its content names the process."""
 _SILENCE_S = 600
+_DISCARDED = "discarded"
+"""The key of the journal that lists trials whose files a command with `--rerun` is deleting."""
 
 
 @dataclass(frozen=True)
@@ -40,31 +42,44 @@ class Journal:
     """The folder of one sweep, and the plan that runs in it.
 
     `sweep.json` holds the configuration as given and with every default, and all stacks of seeds ever planned under
-    this name. It is replaced atomically, then its copy `sweep-copy.json`, which is read if the first is damaged.
+    this name, or since the last command with `--rerun`. It is replaced atomically, then its copy `sweep-copy.json`,
+    which is read if the first is damaged.
 
     Attributes:
         root: the folder; with a mirror, the local copy of the folder at the mirror's address.
         plan: the trials of the sweep, earlier ones included.
         mirror: uploads what is written.
+        discarded: keys of the trials whose files `take` deletes: they are of before a `--rerun`.
     """
 
     root: Path
     plan: Plan
     mirror: Mirror | None = None
+    discarded: frozenset[str] = frozenset()
 
     @classmethod
-    def look(cls, root: Path, plan: Plan, mirror: Mirror | None = None) -> Journal:
+    def look(cls, root: Path, plan: Plan, mirror: Mirror | None = None, rerun: bool = False) -> Journal:
         """The journal of a folder, and the plan extended by the trials that were run in it; changes no file.
+
+        Args:
+            root: the folder.
+            plan: of the sweep, without what was run before.
+            mirror: of the folder.
+            rerun: discard all earlier trials: the plan is not extended, and `take` deletes their files.
 
         Raises:
             ConfigError: the folder holds another sweep of the same name; one line for each difference.
         """
         earlier = _read(root)
+        planned = frozenset(trial.key for trial in plan.trials) if rerun else frozenset()
         if earlier is None:
-            return cls(root, plan, mirror)
+            return cls(root, plan, mirror, planned)
         remedy = "choose another name; or another storage, and another tracking.experiment with it"
         if faults := identity.differences(str(root / FILE), earlier["sweep"], plan.resolved, remedy):
             raise ConfigError(*faults)
+        discarded = frozenset(earlier.get(_DISCARDED, ()))  # by a command that was interrupted before it deleted them
+        if rerun:
+            return cls(root, plan, mirror, discarded | planned | {entry["key"] for entry in earlier["trials"]})
         stacks: dict[str, list[tuple[int, ...]]] = defaultdict(list)
         studies = {study.key: study for study in plan.studies}
         for entry in earlier["trials"]:
@@ -72,7 +87,7 @@ class Journal:
             study = studies.get(entry.get("drawn_by"))
             if study is not None:
                 plan.add(study.trial(entry["draws"]))
-        return cls(root, plan.with_earlier(stacks), mirror)
+        return cls(root, plan.with_earlier(stacks), mirror, discarded)
 
     @contextmanager
     def locked(self, report: Callable[[str], None] = print) -> Iterator[None]:
@@ -117,11 +132,10 @@ class Journal:
         if self.mirror is not None:
             self.mirror.remove_all(MARKER)
 
-    def take(self, rerun: bool = False, report: Callable[[str], None] = print) -> None:
-        """Write the plan into the folder.
+    def take(self, report: Callable[[str], None] = print) -> None:
+        """Delete the files of discarded trials, and write the plan into the folder.
 
         Args:
-            rerun: delete the files of the plan's trials first.
             report: receives a line if one of the two journal files is damaged, which is quarantined.
 
         Raises:
@@ -133,29 +147,32 @@ class Journal:
             for path, reason in damaged:
                 other = COPY if path.name == FILE else FILE
                 report(f"{path}: damaged ({reason}); {other} is used instead; {atomic.quarantine(path)}")
-            if rerun:
-                with nullcontext() if self.mirror is None else self.mirror.alone():
-                    self._forget()
+        if self.discarded:
+            self._write(self.discarded)  # first: if this command is interrupted, the next one deletes the rest
+            with _writing(self.root), nullcontext() if self.mirror is None else self.mirror.alone():
+                self._delete_discarded()
         self._write()
 
-    def _forget(self) -> None:
-        for trial in self.plan.trials:
-            shutil.rmtree(trial.folder(self.root), ignore_errors=True)
+    def _delete_discarded(self) -> None:
+        for key in sorted(self.discarded):
+            shutil.rmtree(self.root / key, ignore_errors=True)
             if self.mirror is not None:
-                self.mirror.forget(trial.key)
-        for population in self.plan.populations:
-            population.file(self.root).unlink(missing_ok=True)
+                self.mirror.forget(key)
+        for path in sorted(self.root.glob(f"{POPULATION_PREFIX}*.json")):
+            path.unlink(missing_ok=True)
             if self.mirror is not None:
-                self.mirror.remove(population.file(self.root))
+                self.mirror.remove(path)
 
     def draw(self, trial: Trial) -> None:
         """Record a trial that a searcher has drawn, before it starts."""
         self.plan.add(trial)
         self._write()
 
-    def _write(self) -> None:
+    def _write(self, discarded: Collection[str] = ()) -> None:
+        """Write the journal: the plan's trials, and the earlier ones that are not in `discarded`."""
         earlier = _read(self.root)
         entries = {entry["key"]: entry for entry in earlier["trials"]} if earlier else {}
+        entries = {key: entry for key, entry in entries.items() if key not in discarded}
         studies = {study.key: study for study in self.plan.studies}
         for trial in self.plan.trials:
             entry = entries[trial.key] = {
@@ -169,6 +186,8 @@ class Journal:
         content = {"given": self.plan.source, "sweep": self.plan.resolved, "trials": list(entries.values())}
         if self.plan.folder is not None:
             content["folder"] = self.plan.folder
+        if discarded:
+            content[_DISCARDED] = sorted(discarded)
         text = atomic.with_digest(content)
         with _writing(self.root):
             for name in (FILE, COPY):

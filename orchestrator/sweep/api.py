@@ -93,5 +93,6 @@ def forecast(sweep: Sweep, output: Output | None = None, rerun: bool = False) ->
 
     database_path(sweep.document.tracking.uri)  # checks its form: no file is created, and no server is asked
     store = open_store(sweep, (output or Output()).build_progress())
-    journal = Journal.look(open_folder(sweep.document.storage, sweep.name)[0], make_plan(sweep, store.hash))
-    return forecast.forecast(sweep, journal, store, rerun)
+    root = open_folder(sweep.document.storage, sweep.name)[0]
+    journal = Journal.look(root, make_plan(sweep, store.hash), rerun=rerun)
+    return forecast.forecast(sweep, journal, store)

@@ -281,37 +281,37 @@ class Forecast:
         }
 
 
-def forecast(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool = False) -> Forecast:
+def forecast(sweep: Sweep, journal: Journal, store: TaskStore) -> Forecast:
     """Read the sweep's folder, and measure a few batches of each kind of configuration.
 
     Args:
         sweep: the checked configuration.
-        journal: the plan, and the sweep's folder.
+        journal: the plan, and the sweep's folder; trials that it discards are run again.
         store: the task store.
-        rerun: whether all trials will run again.
     """
-    plan, root = journal.plan, journal.root
+    plan, root, discarded = journal.plan, journal.root, journal.discarded
     cpus, gpus = _here(sweep)
     slots = Cluster(cpus, gpus, cpus, gpus, local=True).slots(sweep)
     states: dict[str, State] = {}
-    if not rerun and not isinstance(sweep.scheduler, RunAll):  # without a scheduler, stopped trials continue
+    if not isinstance(sweep.scheduler, RunAll):  # without a scheduler, stopped trials continue
         states |= dict.fromkeys(journal.stopped(), "stopped")
-    for population in () if rerun else plan.populations:
+    for population in plan.populations:
         states |= dict.fromkeys(failed_members(root, population), "failed")
-    states |= {} if rerun else dict.fromkeys(journal.finished(), "finished")
+    states |= dict.fromkeys(journal.finished(), "finished")
+    states = {key: state for key, state in states.items() if key not in discarded}
     counts = Counter({trial.configuration.hash: trial.drawn_by for trial in plan.trials}.values())
     to_draw = {study.key: max(0, study.size - counts[study.key]) for study in plan.studies}
     examples = {study.key: _any_trial(study) for study in plan.studies}
     running = sum(trial.key not in states for trial in plan.trials) + sum(to_draw.values())
     costs, contention = estimate(sweep, [*plan.trials, *examples.values()], store, min(slots, running))
-    rows = [_row(trial, states, costs, None if rerun else root) for trial in plan.trials]
+    rows = [_row(trial, states, costs, None if trial.key in discarded else root) for trial in plan.trials]
     for study in plan.studies:
         if count := to_draw[study.key]:
             trial = examples[study.key]
             rows.append(ForecastRow(trial, "to be drawn", 0, costs[trial.key], count, study))
     # A learner actor holds what this process held.
     memory = max((row.cost.memory for row in rows if row.to_run), default=0) or peak_memory()
-    ledger = open_ledger(sweep, root, [trial.key for trial in plan.trials] if rerun else ())
+    ledger = open_ledger(sweep, root, discarded)
     shape = StoreSource(store, sweep.seeds, sweep.schedule).shape()
     return Forecast(sweep, plan, root, tuple(rows), slots, memory, ledger, shape, contention)
 

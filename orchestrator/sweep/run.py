@@ -57,7 +57,7 @@ def execute(
     started_ms, stop_request = time.time_ns() // 1_000_000, StopRequest()
     with stop_request.signals():
         local = local or "RAY_ADDRESS" not in os.environ
-        journal, store = _checked(sweep, local, output)
+        journal, store = _checked(sweep, local, rerun, output)
         with journal.locked(output.say):
             journal = _taken(sweep, journal, store, rerun, output)
             with resumable(sweep, journal.root):
@@ -82,7 +82,7 @@ def execute(
                 return result
 
 
-def _checked(sweep: Sweep, local: bool, output: Output) -> tuple[Journal, TaskStore]:
+def _checked(sweep: Sweep, local: bool, rerun: bool, output: Output) -> tuple[Journal, TaskStore]:
     """Everything that can refuse the sweep before its folder is locked."""
     prepare_environment(local)
     if local:  # a cluster is checked once it is connected
@@ -91,7 +91,7 @@ def _checked(sweep: Sweep, local: bool, output: Output) -> tuple[Journal, TaskSt
         check_resources(sweep, os.cpu_count() or 1, gpus, "this machine")
     store = open_store(sweep, output.build_progress())
     root, mirror = open_folder(sweep.document.storage, sweep.name)
-    journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
+    journal = Journal.look(root, make_plan(sweep, store.hash), mirror, rerun)
     with output.step("opening MLflow"):
         tracking.prepare(sweep.document.tracking.uri)
         ownership.check_tracked(sweep.document.tracking.uri, sweep.experiment, journal.plan)
@@ -103,10 +103,10 @@ def _taken(sweep: Sweep, journal: Journal, store: TaskStore, rerun: bool, output
     root, mirror = journal.root, journal.mirror
     if mirror is not None:
         mirror.pull()
-    journal = Journal.look(root, make_plan(sweep, store.hash), mirror)
+    journal = Journal.look(root, make_plan(sweep, store.hash), mirror, rerun)
     if rerun:
         tracking.forget(sweep.document.tracking.uri, sweep.experiment, sweep.name)
-    journal.take(rerun, output.say)
+    journal.take(output.say)
     keep_starts(sweep, root)
     return journal
 

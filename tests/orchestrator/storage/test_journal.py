@@ -1,6 +1,7 @@
 """The journal: one sweep per name, extended without running a trial twice."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,75 @@ def test_new_seeds_form_a_new_stack(tmp_path: Path) -> None:
     fewer = written(tmp_path, seeds=[0, 1])
     assert stacks(fewer) == [(1, (0, 1)), (5, (0, 1))]
     assert stacks(written(tmp_path, seeds=5))[:3] == [(1, (0, 1)), (1, (2, 3)), (1, (4,))]
+
+
+def finish(journal: Journal) -> None:
+    """Every trial of the plan has a folder with the checkpoint of a finished trial."""
+    for trial in journal.plan.trials:
+        trial.folder(journal.root).mkdir(exist_ok=True)
+        (trial.folder(journal.root) / chunk_files.LEARNER_FILE).touch()
+
+
+def rerun(root: Path, **change: object) -> Journal:
+    journal = Journal.look(root, plan(**change), rerun=True)
+    journal.take()
+    return journal
+
+
+def test_rerun_discards_every_earlier_result(tmp_path: Path) -> None:
+    """Results of more seeds and of a population that is not planned now are no results of the next sweep either."""
+    finish(written(tmp_path, seeds=5))
+    (tmp_path / "population-abc.json").write_text("{}")
+    (tmp_path / "report").mkdir()
+    again = rerun(tmp_path, seeds=3)
+    assert stacks(again) == [(1, (0, 1, 2)), (5, (0, 1, 2))]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "sweep-copy.json", "sweep.json"]
+    finish(again)
+    more = written(tmp_path, seeds=5)
+    assert stacks(more) == [(1, (0, 1, 2)), (1, (3, 4)), (5, (0, 1, 2)), (5, (3, 4))]
+    assert [trial.folder(tmp_path).exists() for trial in more.plan.trials] == [True, False] * 2
+
+
+def test_rerun_discards_the_draws_of_a_search(tmp_path: Path) -> None:
+    search = {"algorithm": "optuna", "samples": 3}
+    change = {"learners": [{"name": "foml", "K": {"choice": [1, 2, 3, 4]}}], "search": search}
+    journal = written(tmp_path, **change)
+    (study,) = journal.plan.studies
+    for K in (1, 2, 3):
+        journal.draw(study.trial({"K": K}))
+    finish(journal)
+    assert len(written(tmp_path, **change).plan.trials) == 3
+    assert rerun(tmp_path, **change).plan.trials == written(tmp_path, **change).plan.trials == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep-copy.json", "sweep.json"]
+
+
+@pytest.mark.parametrize("deleted", [0, 1, 3])
+def test_an_interrupted_rerun_is_completed_by_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    """The command ends after it has deleted a number of folders."""
+    finish(written(tmp_path, seeds=5))
+    (tmp_path / "report").mkdir()
+    delete, count = shutil.rmtree, 0
+
+    def dying(path: Path, **options: bool) -> None:
+        nonlocal count
+        if count == deleted:
+            raise KeyboardInterrupt
+        count += 1
+        delete(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", dying)
+        with pytest.raises(KeyboardInterrupt):
+            rerun(tmp_path, seeds=3)
+    assert given_before(tmp_path, "j")[0]["seeds"] == 3
+    resumed = written(tmp_path, seeds=3)
+    assert stacks(resumed) == [(1, (0, 1, 2)), (5, (0, 1, 2))]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "sweep-copy.json", "sweep.json"]
+    finish(resumed)
+    kept = written(tmp_path, seeds=5)
+    assert [trial.folder(tmp_path).exists() for trial in kept.plan.trials] == [True, False] * 2
 
 
 def test_a_wider_grid_keeps_the_earlier_trials(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
+from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Plan
 from orchestrator.storage import chunk_files, lease
 from orchestrator.storage.chunk_files import SupersededError
@@ -156,6 +158,31 @@ def test_synchronization_does_not_delete_files_before_their_upload(
         assert (root / name).read_text() == "new"
         assert has_file(join(mirror.address, *Path(name).parts[:-1]), Path(name).name)
     assert len(threads) == 2
+
+
+def test_rerun_deletes_the_files_at_the_address(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of seeds that are not planned now, too."""
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path))
+
+    def journal(seeds: int, rerun: bool) -> Journal:
+        document = {"name": "j", "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": seeds}
+        root, mirror = open_folder(storage, "j")
+        journal = Journal.look(root, make_plan(check_sweep(document), "store"), mirror, rerun)
+        journal.take()
+        return journal
+
+    def names() -> list[str]:
+        addresses = [join(storage, "j"), join(storage, "j", trial.key)]
+        return sorted(name for address in addresses for name in RemoteFolder(address).listing())
+
+    first = journal(5, rerun=False)
+    (trial,) = first.plan.trials
+    first.stop(trial, 1, 0.5)
+    first.keep(first.root / "population-1.json", "{}")
+    assert names() == ["population-1.json", "stopped.json", "sweep-copy.json", "sweep.json"]
+    assert [each.seeds for each in journal(3, rerun=True).plan.trials] == [(0, 1, 2)]
+    assert names() == ["sweep-copy.json", "sweep.json"]
+    assert [each.seeds for each in journal(5, rerun=False).plan.trials] == [(0, 1, 2), (3, 4)]
 
 
 def test_an_unreachable_address_is_reported_in_one_line(

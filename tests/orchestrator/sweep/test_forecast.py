@@ -239,6 +239,17 @@ def test_with_rerun_nothing_is_done_and_nothing_spent(folder: Path, monkeypatch:
     assert content["seconds"] == pytest.approx(sum(trial["seconds"] for trial in content["trials"]))
 
 
+def test_with_rerun_the_draws_of_a_search_are_still_to_be_drawn(tmp_path: Path) -> None:
+    learner, search = "[{name: online, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}]", "{samples: 4, algorithm: optuna}"
+    document = yaml.safe_load(TINY) | yaml.safe_load(f"{{learners: {learner}, search: {search}}}")
+    of = load_sweep(folder_with(tmp_path, yaml.safe_dump(document)) / "sweep.yaml", [f"storage={tmp_path / 'results'}"])
+    journal = Journal.look(tmp_path / "results/tiny", make_plan(of, open_store(of).hash))
+    journal.take()
+    journal.draw(journal.plan.studies[0].trial({"alpha1": 0.01}))
+    assert [(row.state, row.count) for row in api.forecast(of).rows] == [("waiting", 1), ("to be drawn", 3)]
+    assert [(row.state, row.count) for row in api.forecast(of, rerun=True).rows] == [("to be drawn", 4)]
+
+
 def test_a_learner_that_raises_is_one_line_and_the_others_are_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
