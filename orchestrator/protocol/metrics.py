@@ -13,6 +13,9 @@ import numpy as np
 
 from orchestrator.protocol.curves import Curves
 
+_ROUNDING = 1e-12
+"""More than a mean of errors is off by rounding, and less than two means of different errors are apart."""
+
 
 def held_out(curves: Curves, column: str = "error") -> np.ndarray:
     """`validation_error[t]` [R, T]: the share of task t's held-out datapoints misclassified after learning task t."""
@@ -31,6 +34,16 @@ def cumulative(error: np.ndarray) -> np.ndarray:
     array([[1.  , 0.75, 0.5 ]])
     """
     return np.cumsum(error, axis=1) / np.arange(1, error.shape[1] + 1)
+
+
+def last_values(curve: np.ndarray) -> np.ndarray:
+    """The last value of each seed [R] of a curve [R, T]; NaN where there is none.
+
+    >>> last_values(np.array([[0.5, np.nan, 0.25], [0.75, np.nan, np.nan]]))
+    array([0.25, 0.75])
+    """
+    finite = [of_seed[np.isfinite(of_seed)] for of_seed in curve]
+    return np.array([values[-1] if len(values) else math.nan for values in finite])
 
 
 def diverged_at(curves: Curves, seed: int) -> int:
@@ -203,7 +216,9 @@ def regret(online_loss: np.ndarray, last_batch: np.ndarray, reference: np.ndarra
 def points_to(error: float, points: np.ndarray, curve: np.ndarray) -> float:
     """`points_to(e)`: the datapoints after which adaptation first is ≤ e; inf if it never is.
 
-    NaN if the curve is empty or has NaN (the seed diverged).
+    NaN if the curve is empty or has NaN (the seed diverged). A value that exceeds e by 1e-12 or less counts as e: the
+    mean of 0, 0.1 and 0.2 is 0.10000000000000002. A mean over n datapoints that is above a threshold with d decimals is
+    so by 10⁻ᵈ / n or more.
 
     Args:
         error: e.
@@ -215,7 +230,7 @@ def points_to(error: float, points: np.ndarray, curve: np.ndarray) -> float:
     """
     if not np.isfinite(curve).all() or not len(curve):
         return math.nan
-    reached = np.flatnonzero(curve <= error)
+    reached = np.flatnonzero(curve <= error + _ROUNDING)
     return float(points[reached[0]]) if len(reached) else math.inf
 
 

@@ -194,9 +194,7 @@ def _past(name: str) -> Callable[[Curves], np.ndarray]:
     """The last value of one of `metrics.past_curves`; NaN before the first one."""
 
     def last(curves: Curves) -> np.ndarray:
-        by_task = metrics.past_curves(curves).get(name, np.empty((len(curves.seeds), 0)))
-        finite = [of_seed[np.isfinite(of_seed)] for of_seed in by_task]
-        return np.array([values[-1] if len(values) else math.nan for values in finite])
+        return metrics.last_values(metrics.past_curves(curves).get(name, np.empty((len(curves.seeds), 0))))
 
     return last
 

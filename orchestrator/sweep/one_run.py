@@ -67,8 +67,10 @@ class RunResult:
     def summary(self) -> pd.DataFrame:
         """One row per metric: its mean over seeds, `low` and `high` of the 95 % t-interval, and `n` seeds.
 
-        Errors by task are those after the last task; the online error is the mean over all batches.
+        Errors by task, and the metrics of past tasks, are each seed's after its last task; the online error is the mean
+        over all batches. A seed that diverged is in no mean.
         """
+        diverged = [metrics.diverged_at(self.measured, row) >= 0 for row in range(len(self.seeds))]
         rows = []
         for name in dict.fromkeys((self.objective, "cumulative_error", "validation_error", "online_error")):
             values = self.values if name == self.objective else metrics.objective(self.measured, name)
@@ -76,7 +78,8 @@ class RunResult:
                 rows.append({"metric": name, **vars(metrics.interval(values))})
         for name, by_task in metrics.past_curves(self.measured).items():
             if name != self.objective:
-                rows.append({"metric": name, **vars(metrics.interval(by_task[:, -1]))})
+                last = np.where(diverged, np.nan, metrics.last_values(by_task))
+                rows.append({"metric": name, **vars(metrics.interval(last))})
         return pd.DataFrame(rows, columns=["metric", "mean", "low", "high", "n"])
 
     def save(self, path: Path | str) -> None:

@@ -139,6 +139,13 @@ def test_points_to_is_the_first_point_or_infinite():
     assert math.isnan(metrics.points_to(0.4, points[:0], curve[:0]))
 
 
+def test_points_to_counts_a_mean_that_equals_the_threshold_but_for_rounding():
+    curve = metrics.adaptation(np.array([0.9, 0.0, 0.9, 0.1, 0.9, 0.2]), np.array([1, 3, 5]))
+    assert curve[1] > 0.1, "not exact"
+    assert metrics.points_to(0.1, np.array([0, 10]), curve) == 10
+    assert metrics.points_to(0.1, np.array([0, 10]), np.array([0.9, 0.1 + 1e-9])) == math.inf
+
+
 def test_a_column_that_an_earlier_version_did_not_write_is_nan():
     curves = two_seeds()
     later = curves.since(3)

@@ -3,7 +3,7 @@
 import inspect
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from learners import checkpoint, registry
 from orchestrator import run_one
 from orchestrator.errors import ConfigError
 from orchestrator.protocol import metrics, online
+from orchestrator.protocol.curves import Curves
 from orchestrator.sweep import one_run
 from orchestrator.sweep.result import SweepResult
 from streams.store.task_store import TaskStore
@@ -70,6 +71,27 @@ def test_past_tasks_are_in_the_summary_and_the_curves(store: TaskStore) -> None:
     rows = result.curves[result.curves["metric"] == "forgetting"]
     assert (rows["step"].tolist(), rows["value"].tolist()) == ([2, 2], by_name["forgetting"][:, 2].tolist())
     assert set(result.curves[result.curves["metric"] == "objective"]["value"]) == set(result.values)
+
+
+def test_the_last_value_of_each_seed_is_in_the_summary_and_none_of_a_diverged_one(store: TaskStore) -> None:
+    result = run_one("online", stream=stream(store), seeds=3, progress=False)
+    nan = np.nan
+    row, task = np.array([0, 0, 0, 1, 1, 2, 2]), np.array([0, 1, 2, 0, 1, 0, 1])  # seed 1 has two tasks, as on `markov`
+    error = np.array([0.5, 0.5, 0.5, 0.25, 0.25, 0.0, 0.0])
+    past = {"seed": [0, 0, 1, 2], "after": [2, 2, 1, 1], "task": [0, 1, 0, 0], "error": [1.0, 0.5, 0.5, 0.0]}
+    measured = Curves(
+        result.seeds,
+        0,
+        {"online_error": np.array([[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.5, 0.5, nan]])},
+        {"seed": row, "task": task, "batch": task, "error": error},
+        diverged=[-1, -1, 2],
+        past={name: np.array(column) for name, column in past.items()},
+    )
+    summary = replace(result, measured=measured).summary.set_index("metric")
+    assert summary.n.drop("cumulative_error").eq(2).all(), "the objective is that of `result.values`"
+    assert summary.loc["average_accuracy", "mean"] == pytest.approx((1 / 3 + 0.625) / 2)
+    assert summary.loc["backward_transfer", "mean"] == (-0.25 - 0.25) / 2
+    assert summary.loc["forgetting", "mean"] == 0.25
 
 
 def test_an_objective_without_a_value_is_nan(store: TaskStore) -> None:
