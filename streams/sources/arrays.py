@@ -15,7 +15,7 @@ import pyarrow as pa
 from streams.errors import SourceError, fault
 from streams.sources.decode import Content
 from streams.sources.folder import SPLIT_OF
-from streams.sources.image_files import Listing
+from streams.sources.image_files import Listing, shortened
 from streams.sources.labels import ONE_LABEL, class_labels
 
 FILES = frozenset({".npz", ".npy"})
@@ -51,20 +51,29 @@ def list_arrays(root: Path, given_split: bool = True) -> Listing:
     Raises:
         SourceError: one line for every array that cannot be read, has another shape or type, or has no labels.
     """
-    folder = root if root.is_dir() else root.parent
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".npy") if root.is_dir() else [root]
-    if root.suffix.lower() == ".npy" and root.is_file():  # x.npy, beside y.npy
-        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() == ".npy")
-    arrays = _npz(root) if root.suffix.lower() == ".npz" else {path.stem: _npy(path) for path in paths}
+    is_npz = root.is_file() and root.suffix.lower() == ".npz"
+    paths = [root] if is_npz else _npy_files(root if root.is_dir() else root.parent)  # x.npy is beside y.npy
+    if not paths:
+        rule, remedy = "data: must hold .npy files in the folder itself", "name the folder that holds them"
+        raise SourceError(fault(root, rule, "none", remedy))
+    arrays = _npz(root) if is_npz else {path.stem: _npy(path) for path in paths}
+    remarks = []
     if root.is_dir() and not _pairs(arrays):
         parts, form = _class_parts(arrays), "one array per class"
     else:
         parts, form = _parts(arrays, root), "arrays of images and labels"
+        if others := sorted({*arrays}.difference(*(pair[:2] for pair in _pairs(arrays)))):
+            remarks = [f"{len(others)} other arrays are left out: {', '.join(shortened(others, '{} more', 5))}"]
     faults = [line for part in parts for line in _faults(part, root)]
     if faults:
         raise SourceError(*faults)
     names = [f"{part.name}[{row}]" for part in parts for row in range(len(part.images))]
-    labels = class_labels(pa.chunked_array([pa.array(np.concatenate([part.labels for part in parts]))]), root)
+    try:
+        column = pa.chunked_array([pa.array(np.concatenate([part.labels for part in parts]))])
+    except (pa.ArrowException, TypeError):
+        kinds = ", ".join(dict.fromkeys(str(part.labels.dtype) for part in parts))
+        raise SourceError(fault(root, "labels must be whole numbers or text", kinds)) from None
+    labels = class_labels(column, root)
     splits = None
     if given_split and any(part.split for part in parts):
         splits = [SPLIT_OF[part.split or "train"] for part in parts for _ in range(len(part.images))]
@@ -75,11 +84,16 @@ def list_arrays(root: Path, given_split: bool = True) -> Listing:
         root,
         names,
         [str(label) for label in labels.of_rows],
+        remarks=remarks,
         splits=splits,
         class_names=labels.names,
         contents=lambda: _contents(parts),
         paths=paths,
     )
+
+
+def _npy_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".npy" and not path.name.startswith("."))
 
 
 def _npz(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -133,7 +147,7 @@ def _class_parts(arrays: dict[str, npt.NDArray[Any]]) -> list[_Part]:
         side = isqrt(images.shape[1]) if images.ndim == 2 else 0
         if side and side * side == images.shape[1]:
             images = images.reshape(-1, side, side)
-        parts.append(_Part(name, images, np.full(len(images), label)))
+        parts.append(_Part(name, images, np.full(images.shape[:1] or 0, label)))
     return parts
 
 
@@ -146,8 +160,9 @@ def _faults(part: _Part, root: Path) -> Iterator[str]:
     elif len(shape) == 4 and not {shape[1], shape[3]} & {1, 3}:
         rule = "images must have 1 or 3 channels; others are not supported"
         yield fault(where, rule, list(shape), "choose three channels")
-    if part.labels.ndim != 1 or len(part.labels) != len(part.images):
-        rule = f"must have {len(part.images)} labels, [n]; {ONE_LABEL}"
+    count = shape[0] if shape else 0
+    if part.labels.shape != (count,):
+        rule = f"must have {count} labels, [n]; {ONE_LABEL}"
         yield fault(where, rule, list(part.labels.shape), "one-hot labels: take labels.argmax(axis=1)")
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from streams.errors import SourceError, fault
@@ -11,7 +12,7 @@ from streams.sources.arrays import list_arrays
 from streams.sources.decode import SUFFIXES
 from streams.sources.downloads import fingerprint
 from streams.sources.folder import list_names, walk, with_tasks
-from streams.sources.image_files import Listing
+from streams.sources.image_files import Listing, shortened
 from streams.sources.label_file import FILES, label_files, list_labelled
 from streams.sources.labels import Columns
 from streams.sources.parquet import SPLITS_FILE, STATE, holds_images, list_parquet, list_saved
@@ -54,7 +55,7 @@ def list_source(data: str | None, columns: Columns, given_split: bool = True, ne
         if is_tar(path):
             return list_shards(root, columns, given_split)
         if suffix in ARRAYS:
-            return list_arrays(path if suffix == ".npz" else root, given_split)
+            return _list_array_files(root, path, given_split)
     return list_names(root, walk(root), given_split, nested_classes)
 
 
@@ -85,6 +86,26 @@ def _list_file(root: Path, columns: Columns, given_split: bool, nested_classes: 
     if is_tar(root) or suffix in ZIP:
         return list_archive(root, given_split, nested_classes)
     raise SourceError(fault(root, f"data: must be {FORMS}", root.suffix or "no suffix"))
+
+
+def _list_array_files(root: Path, first: Path, given_split: bool) -> Listing:
+    """The images of a folder whose first file is one of arrays, with a remark about such files that are not read.
+
+    Raises:
+        SourceError: there are several `.npz` files; or see `list_arrays`.
+    """
+    files = [path for path in _files(root) if path.suffix.lower() in ARRAYS]
+    packed = [str(path.relative_to(root)) for path in files if path.suffix.lower() == ".npz"]
+    is_packed = first.suffix.lower() == ".npz"
+    if is_packed and len(packed) > 1:
+        names = ", ".join(shortened(packed, "{} more", 5))
+        raise SourceError(fault(root, "data: must hold one .npz file", names, "name one of them by data"))
+    listing = list_arrays(first if is_packed else root, given_split)
+    others = [str(path.relative_to(root)) for path in files if path not in (listing.paths or ())]
+    if not others:
+        return listing
+    remark = f"{len(others)} other files of arrays are left out: {', '.join(shortened(others, '{} more', 5))}"
+    return replace(listing, remarks=[*listing.remarks, remark])
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -504,7 +504,13 @@ DAMAGES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("other names", "arrays", lambda data: np.savez(data, pixels=X, y=Y), "must hold arrays x and y, x_train and y_train, or"),
     ("flat images", "Keras", lambda data: np.savez(data, x=X.reshape(12, -1), y=Y), "images must be [n, H, W], [n, H, W, C]"),
     ("a changed byte", "MedMNIST", lambda data: data.write_bytes(data.read_bytes()[:300] + b"?" + data.read_bytes()[301:]), "cannot be read as NumPy"),
+    ("no image", "arrays", lambda data: np.savez(data, x=X[:0], y=Y[:0]), "images must be [n, H, W], [n, H, W, C]"),
+    ("one number", "arrays", lambda data: np.savez(data, x=np.uint8(5), y=np.array([], int)), "images must be [n, H, W]"),
+    ("complex labels", "arrays", lambda data: np.savez(data, x=X, y=Y + 0j), "labels must be whole numbers or text (got complex128)"),
+    ("labels of two kinds", "Keras", lambda data: np.savez(data, x_train=X, y_train=Y, x_test=X, y_test=Y.astype("M8[s]")), "labels must be whole numbers or text (got int64, datetime64[s])"),
     ("cut", "npy files", cut_first("*.npy"), "x.npy: cannot be read as NumPy arrays"),
+    ("one number", "Quick, Draw!", lambda data: np.save(data / "full_numpy_bitmap_cat.npy", np.uint8(5)), "full_numpy_bitmap_cat: images must be [n, H, W]"),
+    ("no image", "Quick, Draw!", lambda data: np.save(data / "full_numpy_bitmap_cat.npy", np.zeros((0, 784), np.uint8)), "full_numpy_bitmap_cat: images must be [n, H, W]"),
     ("cut", "Quick, Draw!", cut_first("*.npy"), "full_numpy_bitmap_cat.npy: cannot be read as NumPy arrays"),
     ("another shape", "Quick, Draw!", lambda data: np.save(data / "full_numpy_bitmap_cat.npy", np.zeros((4, 783), np.uint8)), "full_numpy_bitmap_cat: images must be [n, H, W]"),
     ("cut", "parquet labels", cut_first("*.parquet"), "metadata.parquet: cannot be read"),
@@ -626,6 +632,40 @@ def test_a_test_split_of_arrays_is_used_and_validation_images_are_drawn(tmp_path
     assert np.bincount(collected.images.splits).tolist() == [6, 3, 3]
     tested = {image.tobytes() for image in collected.pixels[collected.images.splits == 2]}
     assert tested == {each.pixels.transpose(2, 0, 1).tobytes() for each in PICTURES if each.split == "test"}
+
+
+@pytest.mark.parametrize("place", ["train/x.npy", "quickdraw/full/cat.npy", "cat/0001.npy"])
+def test_arrays_in_a_folder_below_are_one_line(place: str, tmp_path: Path) -> None:
+    (tmp_path / place).parent.mkdir(parents=True)
+    np.save(tmp_path / place, X)
+    line = (
+        rf"^{tmp_path}: data: must hold \.npy files in the folder itself \(got none\); name the folder that holds them$"
+    )
+    with pytest.raises(SourceError, match=line):
+        recipe_of(tmp_path).collect()
+
+
+def test_several_files_of_arrays_are_refused_or_named(tmp_path: Path) -> None:
+    data = write_medmnist(tmp_path)
+    (tmp_path / "._x.npy").write_bytes(b"written by macOS")
+    (tmp_path / "sub").mkdir()
+    np.save(tmp_path / "sub" / "z.npy", X)
+    collected = recipe_of(tmp_path).collect()
+    assert described(replace(collected, images=replace(collected.images, class_names=CLASSES))) == EXPECTED
+    assert collected.remarks == ("1 other files of arrays are left out: sub/z.npy",)
+    np.savez(tmp_path / "sub" / "more.npz", x=X, y=Y)
+    line = r"data: must hold one \.npz file \(got pictures\.npz, sub/more\.npz\); name one of them by data"
+    for failing in (recipe_of(tmp_path).collect, recipe_of(tmp_path).fingerprint):
+        with pytest.raises(SourceError, match=line):
+            failing()
+    np.savez(tmp_path / "extra.npz", x=X, y=Y, mean=X.mean(), ids=Y)
+    assert recipe_of(tmp_path / "extra.npz").collect().remarks == ("2 other arrays are left out: ids, mean",)
+    (tmp_path / "extra.npz").unlink()
+    data.rename(tmp_path / "zip.npz")
+    write_quick_draw(tmp_path)
+    classes = recipe_of(tmp_path).collect()
+    assert {name for name, _ in described(classes).values()} == set(CLASSES)
+    assert classes.remarks == ("3 other files of arrays are left out: zip.npz, sub/more.npz, sub/z.npy",)
 
 
 def test_an_unknown_form_is_refused(tmp_path: Path) -> None:
