@@ -41,6 +41,15 @@ class Space:
         low, high = self.values
         return high - low + 1 if self.kind == "randint" else math.inf
 
+    def contains(self, value: Any) -> bool:
+        """Whether a value of the option is in the space; the upper end of a range of real numbers is, too."""
+        if self.kind in ("grid", "choice"):
+            return json.dumps(value) in {json.dumps(each) for each in self.values}
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        low, high = self.values
+        return low <= value <= high and (self.kind != "randint" or value == int(value))
+
     def draw(self, rng: np.random.Generator) -> Any:
         """Draw one value."""
         if self.kind in ("grid", "choice"):

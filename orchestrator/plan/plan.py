@@ -151,10 +151,23 @@ class Study:
     def spaces(self) -> dict[str, Space]:
         return self.spec.drawn_spaces
 
-    @property
-    def size(self) -> int:
-        """The number of configurations: `samples`, or all that exist if they are fewer."""
-        return int(min(self.samples, math.prod(space.size for space in self.spaces.values())))
+    def size(self, others: int = 0) -> int:
+        """The number of configurations to draw: `samples`, or all that exist if they are fewer.
+
+        Args:
+            others: the number of configurations that the study might draw and that another part of the plan runs.
+        """
+        return max(0, int(min(self.samples, math.prod(space.size for space in self.spaces.values()) - others)))
+
+    def fits(self, configuration: Configuration) -> bool:
+        """Whether the study might draw this configuration."""
+        options = configuration.options
+        if configuration.learner != self.spec.name or not all(
+            key in options and space.contains(options[key]) for key, space in self.spaces.items()
+        ):
+            return False
+        rest = {key: value for key, value in options.items() if key not in self.spaces}
+        return replace(configuration, options=rest).hash == self.template.hash
 
     def trial(self, draws: Mapping[str, Any]) -> Trial:
         """The trial with these values."""
@@ -220,24 +233,45 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._trials = {trial.key: trial for trial in self.trials}
+        self._drawn: dict[str, set[str]] = {study.key: set() for study in self.studies}
+        self._others: dict[str, set[str]] = {study.key: set() for study in self.studies}
+        for trial in self.trials:
+            self._assign(trial)
 
     def trial(self, key: str) -> Trial:
         return self._trials[key]
 
     def add(self, trial: Trial) -> None:
-        """Add a trial, unless the plan has it."""
-        if trial.key not in self._trials:
-            self._trials[trial.key] = trial
+        """Add a trial, unless the plan has it; a planned trial that a study had drawn becomes one of the study."""
+        known = self._trials.get(trial.key)
+        if known is None:
             self.trials = (*self.trials, trial)
+        elif trial.drawn_by and not known.drawn_by:
+            trial = replace(known, drawn_by=trial.drawn_by)
+            self.trials = tuple(trial if each is known else each for each in self.trials)
+        else:
+            return
+        self._trials[trial.key] = trial
+        self._assign(trial)
+
+    def _assign(self, trial: Trial) -> None:
+        """Note which studies have drawn the trial's configuration, or might draw it."""
+        for study in self.studies:
+            configuration = trial.configuration
+            if trial.drawn_by == study.key:
+                self._drawn[study.key].add(configuration.hash)
+                self._others[study.key].discard(configuration.hash)
+            elif study.fits(configuration):
+                self._others[study.key].add(configuration.hash)
+
+    def open_draws(self, study: Study) -> int:
+        """The number of configurations that a study of the plan is still to draw."""
+        return max(0, study.size(len(self._others[study.key])) - len(self._drawn[study.key]))
 
     @property
     def size(self) -> int:
         """The number of trials, with those that are still to be drawn."""
-        hashes: dict[str, set[str]] = {study.key: set() for study in self.studies}
-        for trial in self.trials:
-            if trial.drawn_by in hashes:
-                hashes[trial.drawn_by].add(trial.configuration.hash)
-        return len(self.trials) + sum(max(0, study.size - len(hashes[study.key])) for study in self.studies)
+        return len(self.trials) + sum(map(self.open_draws, self.studies))
 
     def with_earlier(self, stacks: Mapping[str, Sequence[tuple[int, ...]]]) -> Plan:
         """The same plan with the stacks of seeds that configurations were run on before (hash → stacks).

@@ -31,19 +31,37 @@ class StudyState:
 
     Attributes:
         study: the spaces, and how many configurations are drawn from them.
-        stacks: configuration's hash → its trials.
+        stacks: hash of a configuration that the study has drawn → its trials.
+        others: hashes of the configurations that it might draw and that another part of the plan runs.
         values: key of an ended trial → its objective, NaN if it has none.
         stopped: key → batches, of trials that the scheduler stopped.
     """
 
     study: Study
     stacks: dict[str, list[Trial]] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
     values: dict[str, float] = field(default_factory=dict)
     stopped: dict[str, int] = field(default_factory=dict)
 
     @property
+    def size(self) -> int:
+        """The number of configurations to draw."""
+        return self.study.size(len(self.others))
+
+    @property
     def is_open(self) -> bool:
-        return len(self.stacks) < self.study.size
+        return len(self.stacks) < self.size
+
+    def is_new(self, trial: Trial) -> bool:
+        """Whether no trial of the plan has this configuration."""
+        return trial.configuration.hash not in self.stacks and trial.configuration.hash not in self.others
+
+    def add(self, trial: Trial) -> None:
+        """Note a trial of the plan."""
+        if trial.drawn_by == self.study.key:
+            self.stacks.setdefault(trial.configuration.hash, []).append(trial)
+        elif self.study.fits(trial.configuration):
+            self.others.add(trial.configuration.hash)
 
 
 class Studies:
@@ -62,14 +80,14 @@ class Studies:
     @property
     def open_draws(self) -> int:
         """Configurations that are still to be drawn."""
-        return sum(state.study.size - len(state.stacks) for state in self._states.values())
+        return sum(max(0, state.size - len(state.stacks)) for state in self._states.values())
 
     def next(self) -> Trial | None:
         """A new trial of the study with the smallest share of its draws, or None if all studies are complete."""
         states = [state for state in self._states.values() if state.is_open]
         if not states:
             return None
-        trial = _draw(min(states, key=lambda state: len(state.stacks) / state.study.size))
+        trial = _draw(min(states, key=lambda state: len(state.stacks) / state.size))
         self._add(trial)
         return trial
 
@@ -84,7 +102,7 @@ class Studies:
             return None
         for attempt in range(_ATTEMPTS):
             other = state.study.trial(_sample(state, attempt, fixed))
-            if other.configuration.hash not in state.stacks:
+            if state.is_new(other):
                 self._add(other)
                 return other
         return None
@@ -103,22 +121,21 @@ class Studies:
                 state.stopped[trial.key] = stopped_at
 
     def _add(self, trial: Trial) -> None:
-        state = self._states.get(trial.drawn_by)
-        if state is not None:
-            state.stacks.setdefault(trial.configuration.hash, []).append(trial)
+        for state in self._states.values():
+            state.add(trial)
 
 
 def _draw(state: StudyState) -> Trial:
-    """A trial of an open study with a configuration that was not drawn before."""
+    """A trial of an open study with a configuration that no trial of the plan has."""
     for attempt in range(_ATTEMPTS):
         trial = state.study.trial(_sample(state, attempt))
-        if trial.configuration.hash not in state.stacks:
+        if state.is_new(trial):
             return trial
     # Few whole numbers or choices are left, and the estimator repeats the promising ones: draw uniformly.
     rng = np.random.default_rng(_seed(state, _ATTEMPTS))
     while True:
         trial = state.study.trial({key: space.draw(rng) for key, space in state.study.spaces.items()})
-        if trial.configuration.hash not in state.stacks:
+        if state.is_new(trial):
             return trial
 
 

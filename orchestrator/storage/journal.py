@@ -85,7 +85,7 @@ class Journal:
         for entry in earlier["trials"]:
             stacks[entry["configuration"]].append(tuple(entry["seeds"]))
             study = studies.get(entry.get("drawn_by"))
-            if study is not None:
+            if study is not None and plan.open_draws(study):  # with fewer samples than before, the first ones
                 plan.add(study.trial(entry["draws"]))
         return cls(root, plan.with_earlier(stacks), mirror, discarded)
 

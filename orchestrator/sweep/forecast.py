@@ -5,7 +5,6 @@ docs/sweeps.md describes the keys of the JSON document.
 
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -299,8 +298,7 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore) -> Forecast:
         states |= dict.fromkeys(failed_members(root, population), "failed")
     states |= dict.fromkeys(journal.finished(), "finished")
     states = {key: state for key, state in states.items() if key not in discarded}
-    counts = Counter({trial.configuration.hash: trial.drawn_by for trial in plan.trials}.values())
-    to_draw = {study.key: max(0, study.size - counts[study.key]) for study in plan.studies}
+    to_draw = {study.key: plan.open_draws(study) for study in plan.studies}
     examples = {study.key: _any_trial(study) for study in plan.studies}
     running = sum(trial.key not in states for trial in plan.trials) + sum(to_draw.values())
     costs, contention = estimate(sweep, [*plan.trials, *examples.values()], store, min(slots, running))

@@ -38,6 +38,22 @@ def test_whole_numbers_of_a_real_option_are_real() -> None:
     assert set(map(repr, values)) == {"1", "2", "3"}
 
 
+def test_which_values_a_space_contains() -> None:
+    assert [Space("choice", (1, "a", None)).contains(value) for value in (1, "a", None, 1.0, 2)] == [True] * 3 + [
+        False
+    ] * 2
+    assert [Space("randint", (1, 3)).contains(value) for value in (0, 1, 3, 4, 2.5, None, "a", True)] == [
+        *(False, True, True, False, False, False, False, False),
+    ]
+    for kind in ("uniform", "loguniform"):
+        assert [Space(kind, (0.1, 1.0)).contains(value) for value in (0.09, 0.1, 1.0, 1.1)] == [
+            False,
+            True,
+            True,
+            False,
+        ]
+
+
 def test_values_have_the_type_of_the_option() -> None:
     model, faults = model_of(registry.learner_class("foml").options_class), Faults("f")
     for kind in ("grid", "choice", "uniform", "loguniform", "randint"):

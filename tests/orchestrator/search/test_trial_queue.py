@@ -176,6 +176,90 @@ def test_a_study_ends_when_its_choices_are_exhausted(spaces: dict[str, object], 
     assert plan.size == count  # so a command that finds all of them ended starts none
 
 
+def drain(queue: TrialQueue, slots: int = 1) -> list[Trial]:
+    trials = []
+    while pack := queue.next_pack(slots):
+        for trial in pack:
+            queue.finish(trial, 0.5)
+        trials += pack
+    return trials
+
+
+def choice(*values: int, **more: object) -> dict[str, object]:
+    return {"name": "foml", "K": {"choice": [*values]}, **more}
+
+
+@pytest.mark.parametrize(
+    ("learners", "first", "values"),
+    [
+        ([{"name": "foml", "K": 5}, choice(1, 5, 10)], 3, [1, 5, 10]),
+        ([choice(1, 5, 10), {"name": "foml", "K": {"grid": [5, 10]}}], 3, [1, 5, 10]),
+        ([{"name": "foml", "K": {"grid": [1, 5, 10, 20]}}, choice(1, 5, 10)], 4, [1, 5, 10, 20]),
+        ([{"name": "foml", "K": 5}, {"name": "foml", "K": {"randint": [4, 6]}}], 3, [4, 5, 6]),
+        ([choice(1, 5), choice(5, 10)], 4, [1, 5, 10]),  # the first size does not know which study draws 5
+        ([{"name": "foml", "K": 5, "beta1": 0.3}, choice(1, 5)], 3, [1, 5, 5]),  # another configuration
+        ([{"name": "foml", "K": 5}, choice(1, 5), choice(5, 10)], 3, [1, 5, 10]),
+    ],
+)
+@pytest.mark.parametrize("pack", [1, 8])
+def test_a_configuration_is_run_once_although_a_study_might_draw_it(
+    tmp_path: Path, learners: list[dict[str, object]], first: int, values: list[int], pack: int
+) -> None:
+    """It is listed, or another study draws it. The search ends: nothing is left to be drawn."""
+    of = sweep(learners=learners, search={"algorithm": "optuna", "samples": 3}, resources={"pack": pack})
+    journal = written(tmp_path, of)
+    assert journal.plan.size == first
+    trials = drain(TrialQueue(of, journal, set(), 8))
+    assert sorted(trial.configuration.options["K"] for trial in trials) == values
+    assert len({trial.key for trial in trials}) == len(trials) == journal.plan.size
+    again = written(tmp_path, of)
+    assert [trial.key for trial in again.plan.trials] == [trial.key for trial in journal.plan.trials]
+    assert again.plan.size == len(trials)
+    assert drain(TrialQueue(of, again, {trial.key for trial in trials}, 8)) == []
+
+
+def test_a_listed_configuration_changes_no_draw_that_differs_from_it(tmp_path: Path) -> None:
+    drawn = {"name": "online", "alpha1": ALPHA}
+    of = sweep(search={"algorithm": "optuna", "samples": 14})
+    beside = sweep(learners=[{"name": "online", "alpha1": 0.003}, drawn], search={"algorithm": "optuna", "samples": 14})
+    keys = []
+    for number, each in enumerate((of, beside)):
+        queue = TrialQueue(each, written(tmp_path / str(number), each), set(), 8)
+        keys.append([])
+        while (trial := queue.next()) is not None:
+            queue.finish(trial, badness(trial))
+            keys[-1].append(trial.key)
+    assert len(keys[0]) == 14 and keys[1][1:] == keys[0]
+
+
+def test_a_draw_that_is_listed_later_counts_as_drawn(tmp_path: Path) -> None:
+    search = {"algorithm": "optuna", "samples": 12}
+    of = sweep(search=search)
+    journal = written(tmp_path, of)
+    trials = drain(TrialQueue(of, journal, set(), 8))
+    best = min(trials, key=badness).configuration.options["alpha1"]
+    entries = [{"name": "online", "alpha1": best}, {"name": "online", "alpha1": ALPHA}]
+    for seeds in (2, 3):
+        listed = written(tmp_path, sweep(learners=entries, search=search, seeds=seeds)).plan
+        assert {trial.configuration.hash for trial in listed.trials} == {t.configuration.hash for t in trials}
+        assert listed.size == len(listed.trials) == 12 * (seeds - 1)
+    assert {trial.key for trial in written(tmp_path, of).plan.trials} == {trial.key for trial in trials}
+
+
+def test_fewer_samples_keep_the_first_draws(tmp_path: Path) -> None:
+    def of(samples: int) -> Sweep:
+        return sweep(search={"algorithm": "optuna", "samples": samples})
+
+    keys = [trial.key for trial in drain(TrialQueue(of(6), written(tmp_path, of(6)), set(), 8))]
+    for samples in (2, 4, 6):
+        plan = written(tmp_path, of(samples)).plan
+        assert [trial.key for trial in plan.trials] == keys[:samples]
+        assert (plan.size, Studies(plan).open_draws) == (samples, 0)
+    wider = written(tmp_path, of(7))
+    assert [trial.key for trial in wider.plan.trials] == keys
+    assert (wider.plan.size, Studies(wider.plan).open_draws) == (7, 1)
+
+
 def test_the_last_choices_are_drawn_although_the_estimator_avoids_them() -> None:
     learners = [{"name": "foml", "K": {"randint": [1, 20]}}]
     studies = Studies(make_plan(sweep(learners=learners, search={"algorithm": "optuna", "samples": 20}), "store"))
