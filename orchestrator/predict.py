@@ -77,6 +77,8 @@ class Predictor:
     def __call__(self, *paths: Path | str) -> np.ndarray:
         """Probabilities [R, B, classes] for image files: one row per image, or per two of them for pairs.
 
+        Those of a seed that diverged are NaN.
+
         Raises:
             OrchestratorError: one line for each file that is not an image or has the wrong size.
         """
@@ -94,7 +96,10 @@ class Predictor:
         return self.probabilities(np.stack(pixels).transpose(0, 3, 1, 2))
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
-        """Probabilities [R, B, classes] for pixels [B, C, H, W] (pairs: [2B, C, H, W], one after the other), 0…255."""
+        """Probabilities [R, B, classes] for pixels [B, C, H, W] (pairs: [2B, C, H, W], one after the other), 0…255.
+
+        Those of a seed that diverged are NaN.
+        """
         import torch
 
         x = torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32) / 255)
@@ -191,6 +196,25 @@ def _read(
     return images, faults
 
 
+def _finite(run: str, seeds: Sequence[int], probabilities: np.ndarray) -> np.ndarray:
+    """The probabilities [R, B, classes] of the seeds that have not diverged; a line on stderr names the others.
+
+    Raises:
+        OrchestratorError: every seed has diverged.
+    """
+    finite = np.isfinite(probabilities).all(axis=(1, 2))
+    diverged = [seed for seed, is_finite in zip(seeds, finite, strict=True) if not is_finite]
+    if not finite.any():
+        rule, remedy = "must have a seed that has not diverged", "an earlier checkpoint may have one: --step N"
+        raise OrchestratorError(fault("run", "", rule, run, remedy))
+    if diverged:
+        several = len(diverged) > 1
+        names = f"seed{'s' if several else ''} {' '.join(map(str, diverged))}"
+        print(f"{run}: {names} diverged, and {'are' if several else 'is'} left out", file=sys.stderr)
+    of_finite: np.ndarray = probabilities[finite]
+    return of_finite
+
+
 @command
 def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.predict") -> int:
     """Run the command, and return its exit code."""
@@ -212,7 +236,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
     except OrchestratorError as error:
         raise OrchestratorError(*error.faults, *_read(options.images)[1]) from error
     hardware.set_threads(1)
-    probabilities, size = predictor(*options.images), predictor.images_per_datapoint
+    probabilities = _finite(options.run, predictor.seeds, predictor(*options.images))
+    size = predictor.images_per_datapoint
     for row in range(probabilities.shape[1]):
         mean = probabilities[:, row].mean(axis=0)
         best = int(mean.argmax())

@@ -6,7 +6,8 @@ from typing import Any
 
 from orchestrator.errors import OrchestratorError, fault
 from orchestrator.storage import retention
-from orchestrator.tracking.reader import artifact_files, history
+from orchestrator.tracking.reader import artifact_files, history, tags, whole_curves
+from orchestrator.tracking.runs import BATCHES
 
 _FOLDER = "checkpoint"
 LAST = None
@@ -31,12 +32,22 @@ def artifacts(client: Any, run_id: str, step: int | None) -> list[str]:
         if path.suffix == ".pt":
             stacks.setdefault(path.parent, {})[retention.step(path.name)] = file
     if step is not LAST and stacks:
-        last = max(history(client, run_id, "online_error"), default=-1) + 1
+        last = _batches(client, run_id)
         if step == last:
             step = LAST
         else:
             _check_kept(step, set.intersection(*map(set, stacks.values())), last or None)
     return sorted(files[step] for files in stacks.values() if step in files)
+
+
+def _batches(client: Any, run_id: str) -> int:
+    """The batches of a configuration's stream; 0 if not known."""
+    if batches := tags(client, run_id).get(BATCHES):
+        return int(batches)
+    # A run of an earlier version: the mean curve ends where the first seed diverged, that of another seed does not.
+    table = whole_curves(client, run_id)
+    steps = history(client, run_id, "online_error") if table is None else table[table.metric == "online_error"].step
+    return int(max(steps, default=-1)) + 1
 
 
 def beside(path: Path, step: int | None) -> Path:

@@ -407,6 +407,16 @@ def _as_artifact_error() -> Iterator[None]:
         raise ArtifactError(first_line(error)) from error
 
 
+def tags(client: Any, run_id: str) -> dict[str, str]:
+    """The tags of a run.
+
+    Raises:
+        ArtifactError: the run is missing or out of reach.
+    """
+    with _as_artifact_error():
+        return dict(client.get_run(run_id).data.tags)
+
+
 def artifact(client: Any, run_id: str, path: str, folder: str) -> Path:
     """Download an artifact of a run into a folder, and return the path of the file.
 

@@ -51,7 +51,8 @@ COMPLETE_FOR = f"{INTERNAL}complete_for"
 """Tag of a configuration: the seeds of which MLflow has everything."""
 LABEL, POSITION = "foml.label", f"{INTERNAL}position"
 """Tags of a configuration: its label, and its place in the plan of the sweep as last started."""
-
+BATCHES = f"{INTERNAL}batches"
+"""Tag of a complete configuration: the batches of its stream. Its mean curves end where the first seed diverged."""
 SEED_FATES = f"{INTERNAL}seed_fates"
 """Tag of a configuration whose seeds have no runs: how each ended (`names.fates_as_text`); empty if they have runs."""
 

@@ -22,7 +22,7 @@ from orchestrator.tracking.database import connect, experiment_id
 from orchestrator.tracking.names import fates_as_text
 from orchestrator.tracking.points import OBJECTIVE, WHOLE, Bounds
 from orchestrator.tracking.provenance import STORE, STORE_PATH, Provenance
-from orchestrator.tracking.runs import SEED_FATES, STOPPED_AT, OpenRun, RunTree
+from orchestrator.tracking.runs import BATCHES, SEED_FATES, STOPPED_AT, OpenRun, RunTree
 
 LEARNER_FILE = "learner.pt"
 
@@ -384,6 +384,7 @@ class SweepSync:
             folder = self._folder(tracked)
             for file in (folder / LEARNER_FILE, *sorted(folder.glob("learner-*.pt"))):
                 tree.artifact(run_id, file, "checkpoint" if index == 0 else f"checkpoint/{tracked.trial.key}")
-        tree.keep_tables(run_id, tables.of_configuration(curves, finals), {"foml.diverged": ", ".join(diverged)})
+        tags = {"foml.diverged": ", ".join(diverged), BATCHES: str(max(part.batches for part in curves))}
+        tree.keep_tables(run_id, tables.of_configuration(curves, finals), tags)
         tree.complete(configuration)
         self._complete.add(configuration.hash)

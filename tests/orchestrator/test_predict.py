@@ -15,6 +15,7 @@ from orchestrator import predict
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.plan import Trial
 from orchestrator.storage import chunk_files
+from orchestrator.tracking import checkpoints, reader
 from tests.orchestrator import synthetic_sweep as synthetic
 
 
@@ -220,6 +221,61 @@ def test_transparent_images_are_composited_as_in_the_learners_store(tmp_path, ca
         assert capsys.readouterr().err == (
             f"IMAGES: 2 images have transparent pixels, which are composited on {background}\n"
         )
+
+
+def test_a_diverged_seed_is_named_and_left_out(tmp_path, images, capsys):
+    """Its probabilities are NaN: the mean over seeds was NaN, and its argmax class 0."""
+    paths, pixels = images
+    file = tmp_path / "learner.pt"
+    learner = learner_file(file, "online", (3, 5, 9))
+
+    def diverge(*rows):
+        learner.model.phi.detach()[list(rows)] = torch.nan
+        checkpoint.save(file, "online", learner, "rainbow", (3, 28, 28))
+
+    diverge(1)
+    assert predict.main([str(file), *paths]) == 0
+    output = capsys.readouterr()
+    assert output.err == f"{file}: seed 5 diverged, and is left out\n"
+    finite = expected(learner, pixels)[[0, 2]]
+    assert np.isfinite(finite).all()
+    best = finite.mean(axis=0).argmax(axis=-1)
+    assert output.out.splitlines() == [
+        f"{path}: {best[at]} (probability {finite.mean(axis=0)[at, best[at]]:.3f}; "
+        f"{(finite[:, at].argmax(axis=-1) == best[at]).sum()} of 2 seeds)"
+        for at, path in enumerate(paths)
+    ]
+    assert np.isnan(predict.load(str(file))(*paths)[1]).all(), "in Python they are there"
+    diverge(0)
+    assert predict.main([str(file), *paths]) == 0
+    assert capsys.readouterr().err == f"{file}: seeds 3 5 diverged, and are left out\n"
+    diverge(2)
+    assert predict.main([str(file), *paths]) == 2
+    assert capsys.readouterr().err == (
+        f"run: must have a seed that has not diverged (got {file}); an earlier checkpoint may have one: --step N\n"
+    )
+
+
+@pytest.mark.parametrize("rows", [(1,), (0, 1, 2)])
+def test_the_last_step_is_that_of_the_stream_where_seeds_diverged(rows, tmp_path, tracking_uri):
+    """The mean curve ends at batch 17, where the first seed diverged; the learner has seen 60 batches."""
+    trial = Trial(synthetic.configuration("online"), (0, 1, 2))
+    sweep = synthetic.make_sweep(tmp_path, "sweep", trial)
+    curves = sweep.whole[trial.key]
+    for row in rows:
+        curves.diverged[row] = 17
+        for curve in curves.by_batch.values():
+            curve[row, 17:] = np.nan
+    synthetic.write_all(sweep, tracking_uri)
+    (runs,) = reader.find_sweep("sweep", tracking_uri).configurations
+    client = MlflowClient(tracking_uri)
+    assert max(point.step for point in client.get_metric_history(runs.run_id, "online_error")) == 16
+    assert checkpoints.artifacts(client, runs.run_id, 60) == ["checkpoint/learner.pt"]
+    with pytest.raises(OrchestratorError, match=r"^--step: must be .* kept: 60 \(the last\) \(got 17\)"):
+        checkpoints.artifacts(client, runs.run_id, 17)
+    client.delete_tag(runs.run_id, "foml_internal.batches")  # as of an earlier version, which has the table of curves
+    if len(rows) == 1:
+        assert checkpoints.artifacts(client, runs.run_id, 60) == ["checkpoint/learner.pt"]
 
 
 def test_runs_without_a_learner(runs, tmp_path, capsys):
