@@ -243,12 +243,12 @@ class Plan:
 
     def add(self, trial: Trial) -> None:
         """Add a trial, unless the plan has it; a planned trial that a study had drawn becomes one of the study."""
-        known = self._trials.get(trial.key)
-        if known is None:
+        planned = self._trials.get(trial.key)
+        if planned is None:
             self.trials = (*self.trials, trial)
-        elif trial.drawn_by and not known.drawn_by:
-            trial = replace(known, drawn_by=trial.drawn_by)
-            self.trials = tuple(trial if each is known else each for each in self.trials)
+        elif trial.drawn_by and not planned.drawn_by:
+            trial = replace(planned, drawn_by=trial.drawn_by)
+            self.trials = tuple(trial if each is planned else each for each in self.trials)
         else:
             return
         self._trials[trial.key] = trial
