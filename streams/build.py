@@ -99,7 +99,11 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress = silent) ->
     Raises:
         See `build`.
     """
-    key = digest([manifests.FORMAT_VERSION, recipe.identity(), recipe.fingerprint()], 12)
+    try:
+        state = recipe.fingerprint()
+    except OSError as error:
+        raise SourceError(fault(error.filename or recipe.name, "cannot be read", error.strerror or error)) from error
+    key = digest([manifests.FORMAT_VERSION, recipe.identity(), state], 12)
     name = f"{recipe.name}-{key}"
     return build(recipe, seeds, cache_folder() / "stores" / name, progress)
 

@@ -9,6 +9,7 @@ MASK = "***"
 """What `masked` puts where a secret was."""
 _SCHEME = re.compile(r"(?<![\w+.-])[A-Za-z][\w+.-]*://")
 _SECRET = "(?:secret|key|token|pass|pwd|sig|cred|auth)"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OPTION = re.compile(rf"([?&;][^=&;?\s]{{0,40}}{_SECRET}[^=&;?\s]{{0,40}}=)[^&;\s\"']+", re.IGNORECASE)
 
 
@@ -46,6 +47,15 @@ def masked_values(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [masked_values(part) for part in value]
     return masked(value) if isinstance(value, str) else value
+
+
+def readable(text: str) -> str:
+    """The text with `\\xe9` for each byte of a file's name that is not UTF-8, which Python keeps as half a character.
+
+    >>> readable("caf\\udce9.png")
+    'caf\\\\xe9.png'
+    """
+    return _SURROGATE.sub(lambda half: rf"\x{ord(half[0]) & 0xFF:02x}" if half[0] > "\udc7f" else "?", text)
 
 
 class UserError(Exception):
@@ -92,7 +102,7 @@ def fault(where: object, rule: str, got: object = ..., remedy: str = "") -> str:
         line += f" (got {got})"
     if remedy:
         line += f"; {remedy}"
-    return masked(" ".join(line.split()))
+    return readable(masked(" ".join(line.split())))
 
 
 class Faults:

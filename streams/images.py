@@ -159,6 +159,20 @@ class ImageTasks(ImageSource):
     task_column: str | None = addition(None, "column of tasks in a table; `task` or `domain` if not given")
     order_column: str | None = addition(None, "column of numbers or times in whose order images are shown")
 
+    def check(self) -> list[str]:
+        """Published data sets have no tasks."""
+        if self.dataset is None:
+            return super().check()
+        remedy = "use the stream images or image_pairs, or name data that has tasks by data"
+        return [
+            *super().check(),
+            fault(f"{self.name}.dataset", "has no tasks and is not supported", self.dataset, remedy),
+        ]
+
+    def check_locations(self) -> list[str]:
+        remedy = "name a folder that holds a folder per task, or a table with a column of tasks"
+        return [fault(f"{self.name}.data", "must be given", remedy=remedy)] if self.data is None else []
+
     def seed_table(self, images: Images, seed: int) -> SeedTable:
         """Up to `train`, `validation` and `test` images of each task, drawn by the seed."""
         counts = np.array([count for _, count in images.tasks])

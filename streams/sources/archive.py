@@ -228,7 +228,7 @@ def list_shards(root: Path, columns: Columns, given_split: bool) -> Listing:
 
 def is_tar(path: Path) -> bool:
     """Whether this is the name of a TAR file, packed or not."""
-    return path.name.lower().endswith(TAR) and path.is_file()
+    return path.name.lower().endswith(TAR) and not path.is_dir()
 
 
 def holds_samples(path: Path) -> bool:

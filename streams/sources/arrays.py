@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streams.errors import SourceError, fault
-from streams.sources.decode import Content
+from streams.sources.decode import Content, name_fault
 from streams.sources.folder import SPLIT_OF
 from streams.sources.image_files import Listing, shortened
 from streams.sources.labels import ONE_LABEL, class_labels
@@ -59,6 +59,8 @@ def list_arrays(root: Path, given_split: bool = True) -> Listing:
     arrays = _npz(root) if is_npz else {path.stem: _npy(path) for path in paths}
     remarks = []
     if root.is_dir() and not _pairs(arrays):
+        if faults := [line for path in paths if (line := name_fault(path.parent, path.name))]:
+            raise SourceError(*faults)
         parts, form = _class_parts(arrays), "one array per class"
     else:
         parts, form = _parts(arrays, root), "arrays of images and labels"

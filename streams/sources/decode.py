@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from streams.errors import SourceError, fault
+from streams.errors import SourceError, fault, readable
 from streams.recipe import WHITE, Progress, silent
 from streams.store.cache import cache_folder
 
@@ -115,6 +115,9 @@ def decode(
 
     def one(row: int, content: Content) -> bytes:
         path = root / names[row]
+        if line := name_fault(root, names[row]):
+            bad[row] = line
+            return b""
         try:
             read = content.read_bytes() if isinstance(content, Path) else content
         except OSError as error:
@@ -139,7 +142,7 @@ def decode(
             if done + len(block) > len(names):
                 break
             for content_digest in pool.map(one, range(done, done + len(block)), block):
-                digest.update(names[done].encode() + b"\0" + content_digest)
+                digest.update(names[done].encode(errors="surrogateescape") + b"\0" + content_digest)
                 done += 1
                 progress("decoding images", done, len(names))
     if done != len(names) or block:
@@ -147,6 +150,11 @@ def decode(
     if transparent:
         remarks.insert(0, transparency_remark(len(transparent), form.background))
     return Decoded(pixels, dict(sorted(bad.items())), digest.hexdigest(), tuple(remarks))
+
+
+def name_fault(folder: Path, name: str) -> str:
+    """One line if a file's name is not UTF-8, which manifests and tables are; empty otherwise."""
+    return "" if readable(name) == name else fault(folder / name, "must have a name in UTF-8", remedy="rename it")
 
 
 def pixel_table(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:

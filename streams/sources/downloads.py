@@ -54,9 +54,16 @@ def downloaded(
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """sha256 (hex) over the paths, sizes and modification times of files: changes when a file is added or changed."""
+    """sha256 (hex) over the paths, sizes and modification times of files: changes when a file is added or changed.
+
+    A file that cannot be found is missing, and no error.
+    """
     digest = hashlib.sha256()
     for path in paths:
-        facts = path.stat()
-        digest.update(f"{path.absolute()}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+        try:
+            facts = path.stat()
+            state = f"{facts.st_size}\0{facts.st_mtime_ns}"
+        except OSError:  # such as a broken link: whether that is a fault is decided when the file is read
+            state = "missing"
+        digest.update(f"{path.absolute()}\0{state}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()

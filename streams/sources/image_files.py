@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streams.errors import SourceError, fault
+from streams.errors import SourceError, fault, readable
 from streams.pools import Rows, first_copies, split_pools
 from streams.randomness import generator
 from streams.recipe import TEST, TRAIN, VALIDATION, Collected, Images, Progress
@@ -116,7 +116,7 @@ def collect_files(
         raise SourceError(*shortened([*decoded.bad.values()], f"{source.root}: {{}} more images are bad"))
     good = np.setdiff1d(np.arange(len(source.files)), np.array([*decoded.bad], dtype=np.int64), assume_unique=True)
     labels = np.array(source.labels)[good]
-    notices = list(source.notices)
+    notices = [readable(line) for line in source.notices]
     distinct, counts = np.unique(labels, return_counts=True)
     small = distinct[counts < pools.least_images]
     if len(small):
@@ -148,8 +148,8 @@ def collect_files(
     splits = _split(group_of, first, pool_of, pools, generator(0, purpose))
     record: dict[str, Any] = {"name": source.name, "files": {f"{len(source.files)} images": decoded.digest}}
     record["notices"] = notices
-    record["skipped"] = [source.files[row] for row in decoded.bad]
-    remarks = (*source.remarks, *decoded.remarks)
+    record["skipped"] = [readable(source.files[row]) for row in decoded.bad]
+    remarks = (*map(readable, source.remarks), *decoded.remarks)
     if decoded.bad:
         remarks += (f"{len(decoded.bad)} images that cannot be read are left out",)
     tasks = tuple(zip(task_names, np.bincount(task_of).tolist(), strict=True)) if task_names else ()

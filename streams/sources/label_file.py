@@ -37,7 +37,7 @@ def _in_folder(folder: Path) -> list[Path]:
     if len(named) > 1:
         names = ", ".join(sorted(path.name for path in named))
         raise SourceError(fault(folder, "must have one label file", names, "name one of them by data"))
-    return [path for path in named if path.is_file()]
+    return [path for path in named if not path.is_dir()]
 
 
 def list_labelled(files: list[Path], columns: Columns, given_split: bool) -> Listing:

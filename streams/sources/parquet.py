@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streams.errors import SourceError, fault
-from streams.sources.decode import Content
+from streams.sources.decode import Content, name_fault
 from streams.sources.image_files import Listing
 from streams.sources.labels import Columns, Meanings, class_names_of, file_splits, one_numbering, read_rows
 
@@ -41,7 +41,7 @@ def list_parquet(root: Path, columns: Columns, given_split: bool = True) -> List
     Raises:
         SourceError: one line for every file that cannot be read; or the columns do not hold one image and one class.
     """
-    files = [root] if root.is_file() else sorted(path for path in root.rglob("*.parquet") if path.is_file())
+    files = [root] if root.is_file() else sorted(path for path in root.rglob("*.parquet") if not path.is_dir())
     splits = file_splits(files, root) if given_split else None
     return _list(root, _open_all(files, _open_parquet), splits, columns, given_split, "Parquet files")
 
@@ -202,8 +202,8 @@ def _open_all(paths: Sequence[Path], open_one: Callable[[Path], _Table]) -> list
     for path in paths:
         try:
             tables.append(open_one(path))
-        except (pa.ArrowException, OSError) as error:
-            faults.append(_unreadable(path, error))
+        except (pa.ArrowException, OSError, UnicodeError) as error:  # Arrow opens names in UTF-8 only
+            faults.append(name_fault(path.parent, path.name) or _unreadable(path, error))
     if faults:
         raise SourceError(*faults)
     return tables

@@ -1,5 +1,7 @@
 """Folders of images: classes, cropping and resizing, bad files."""
 
+import errno
+import os
 import shutil
 import struct
 import warnings
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from streams.build import build, main
+from streams.build import build, cached, main
 from streams.errors import SourceError
 from streams.images import ImageFolder, ImageFolderPairs
 from streams.recipe import TEST, TRAIN, VALIDATION
@@ -357,6 +359,45 @@ def test_skip_bad_leaves_bad_images_out_and_records_them(
     assert store.manifest["source"]["skipped"] == ["class 00/00.png", "class 05/03.png"]
     np.testing.assert_array_equal(store.pixels[:, 0, 3, 3], 20 * store.classes_of)
     assert "skip_bad" not in store.manifest["recipe"]
+
+
+def test_a_broken_link_and_a_name_that_is_not_utf_8_are_bad_images(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of a cached store, which a sweep needs, ended in a traceback for both."""
+    monkeypatch.setenv("FOML_CACHE", str(tmp_path / "cache"))
+    before = ImageFolder(data=str(copy)).fingerprint()
+    (copy / "class 00" / "link.png").symlink_to(tmp_path / "absent.png")
+    name = os.fsdecode(b"caf\xe9")  # as Latin-1 writes it
+    shutil.copyfile(copy / "class 00" / "00.png", copy / "class 00" / f"{name}.png")
+    shutil.copytree(copy / "class 01", copy / name)
+    shutil.copytree(copy / "class 01", copy / f".{name}")
+    recipe = ImageFolder(data=str(copy), **SMALL)
+    assert recipe.fingerprint() != before
+    skipped = [*(rf"caf\xe9/{row:02d}.png" for row in range(12)), r"class 00/caf\xe9.png"]
+    with pytest.raises(SourceError) as caught:
+        cached(recipe, [0])
+    assert list(caught.value.faults) == [
+        *(f"{copy}/{each}: must have a name in UTF-8; rename it" for each in skipped),
+        f"{copy}/class 00/link.png: cannot be read (got No such file or directory)",
+    ]
+    store = cached(ImageFolder(data=str(copy), skip_bad=True, **SMALL), [0])
+    TaskStore.open(store.path, verify=True)
+    assert (store.count, store.classes) == (132, 11)
+    assert store.manifest["source"]["skipped"] == [*skipped, "class 00/link.png"]
+    assert store.manifest["source"]["notices"] == [
+        r"1 folders that are not classes are left out, with 12 images: .caf\xe9"
+    ]
+
+
+def test_a_folder_that_cannot_be_listed_is_one_line(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(SourceError) as caught:
+        cached(ImageFolder(data=str(copy)), [0])
+    assert str(caught.value) == f"{copy}: cannot be read (got Permission denied)"
 
 
 @pytest.mark.parametrize(("kind", "least"), [(ImageFolder, 3), (ImageFolderPairs, 6)])

@@ -5,6 +5,7 @@ A new reader needs a line in `FORMS`, which writes the pictures in its form, and
 
 import io
 import json
+import os
 import shutil
 import tarfile
 import time
@@ -768,6 +769,56 @@ def test_the_time_of_a_label_file_grows_with_its_rows(tmp_path: Path, monkeypatc
     start = time.process_time()
     assert len(list_source(str(tmp_path), Columns()).files) == 30_000
     assert time.process_time() - start < 5
+
+
+def break_link(data: Path) -> Path:
+    """A first file that is a link to no file."""
+    path = min(path for path in data.rglob("*") if path.is_file() and path.suffix != ".png")
+    path.unlink()
+    path.symlink_to(data / "absent")
+    return path
+
+
+def name_in_latin(data: Path) -> Path:
+    path = min(path for path in data.rglob("*") if path.is_file())
+    return path.rename(path.with_name(os.fsdecode(b"caf\xe9") + path.suffix))
+
+
+@pytest.mark.parametrize("name", ["csv", "json lines", "shards", "parquet folder", "Quick, Draw!"])
+def test_a_broken_link_is_one_line_in_every_form(name: str, tmp_path: Path) -> None:
+    path = break_link(FORMS[name].write(tmp_path))
+    with pytest.raises(SourceError, match=r"cannot be read.* \(got .*No such file or directory\)") as raised:
+        recipe_of(tmp_path, FORMS[name]).fingerprint()
+    assert str(raised.value).startswith(str(path))
+
+
+@pytest.mark.parametrize("name", ["parquet folder", "Quick, Draw!"])
+def test_a_file_name_that_is_not_utf_8_is_one_line_in_every_form(name: str, tmp_path: Path) -> None:
+    path = name_in_latin(FORMS[name].write(tmp_path))
+    with pytest.raises(SourceError) as raised:
+        recipe_of(tmp_path, FORMS[name], given_split=False).collect()
+    assert str(raised.value) == rf"{path.parent}/caf\xe9{path.suffix}: must have a name in UTF-8; rename it"
+
+
+def test_a_name_in_an_archive_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+    with tarfile.open(write_tar("w", ".tar")(tmp_path), "a") as archive:
+        add(archive, os.fsdecode(b"./train/cat/caf\xe9.png"), PICTURES[0].png)
+    recipe = recipe_of(tmp_path / "pictures.tar")
+    with pytest.raises(SourceError) as raised:
+        recipe.collect()
+    assert str(raised.value) == rf"{recipe.data}/train/cat/caf\xe9.png: must have a name in UTF-8; rename it"
+    collected = replace(recipe, skip_bad=True).collect()
+    assert described(collected) == EXPECTED
+    assert collected.source["skipped"] == [r"train/cat/caf\xe9.png"]
+
+
+def test_published_data_sets_have_no_tasks() -> None:
+    (line,) = ImageTasks(dataset="omniglot", data="/data").check()
+    assert line.startswith(
+        "image_tasks.dataset: has no tasks and is not supported (got omniglot); use the stream images"
+    )
+    (line,) = ImageTasks().check_locations()
+    assert line.startswith("image_tasks.data: must be given; name a folder that holds a folder per task")
 
 
 def write_tasks(folder: Path) -> Path:
