@@ -7,6 +7,8 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -33,6 +35,17 @@ def learner_class(name: str) -> type[Learner]:
     if name not in names():
         raise ValueError(f"learner must be one of {', '.join(names())} (got {name})")
     return _single(_learners_of(name), f"learners/{name}.py")
+
+
+def without_additions(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the learner called `name` without each `learners.base.addition` that has its default.
+
+    Raises:
+        ValueError: as `learner_class` does.
+    """
+    kind = learner_class(name).options_class
+    additions = {item.name: item.default for item in fields(kind) if item.metadata.get("addition")}
+    return {key: value for key, value in options.items() if key not in additions or value != additions[key]}
 
 
 def create(name: str, options: dict[str, Any], setting: Setting) -> Learner:

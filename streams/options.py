@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -116,13 +116,19 @@ def model_of(options: type) -> type[BaseModel]:
 
 
 def explain(
-    error: ValidationError, faults: Faults, model: type[BaseModel], beside: Sequence[str] = (), skip: int = 0
+    error: ValidationError,
+    faults: Faults,
+    model: type[BaseModel],
+    beside: Sequence[str] = (),
+    skip: int = 0,
+    faulty: Collection[str] = (),
 ) -> None:
     """Add one fault for each of pydantic's errors.
 
     Args:
         beside: keys that the mapping may have beside those of the model.
         skip: steps of pydantic's locations that `faults` has already.
+        faulty: keys that are not missing: their values, which the mapping does not have, have faults of their own.
     """
     rules: dict[str, list[str]] = {}  # key → rules: a key of several types has one rule for each type
     values: dict[str, Any] = {}
@@ -134,7 +140,8 @@ def explain(
             remedy = f"did you mean {near}?" if near else f"known are {', '.join(sorted(keys)) or 'no keys'}"
             faults.add(key, "unknown key", _short(problem["input"]), remedy)
         elif problem["type"] == "missing":
-            faults.add(key, "must be given")
+            if key not in faulty:
+                faults.add(key, "must be given")
         else:
             rules.setdefault(key, []).append(_rule(problem["msg"]))
             value = problem["input"]
@@ -188,6 +195,10 @@ def _rule(message: str) -> str:
         ("Input should be a valid string", "must be text"),
         ("Input should be a valid boolean", "must be true or false"),
         ("Input should be a valid list", "must be a list"),
+        (
+            "Input should be a valid tuple",
+            "must be a tuple, which a value in YAML never is; give the option the type list",
+        ),
         ("Input should be a valid dictionary", "must be a mapping"),
         ("Input should be", "must be"),
         ("String should have", "must have"),

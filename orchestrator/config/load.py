@@ -6,7 +6,7 @@ import inspect
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
@@ -156,9 +156,9 @@ def _with_grid(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _takes_list(annotation: Any) -> bool:
-    """Whether a value of this type may be a list."""
+    """Whether a value of this type may be a list; YAML has no tuples."""
     kind = get_origin(annotation) or annotation
-    if isinstance(kind, type) and issubclass(kind, list | tuple):
+    if isinstance(kind, type) and issubclass(kind, list):
         return True
     return any(_takes_list(part) for part in get_args(annotation)) if kind in (Union, UnionType) else False
 
@@ -249,13 +249,13 @@ def _learner(
                 remedy = "write {grid: [...]}, or set search.algorithm to random"
                 faults.add(key, "grid search needs a list of values", entry[key], remedy)
     try:
-        values = model.model_validate(fixed)
+        # One value of each space, since an option of a user's own learner may have no default.
+        values = model.model_validate(fixed | {key: space.values[0] for key, space in spaces.items()})
     except ValidationError as error:
-        explain(error, faults, model, ["name", "preset", "start"])
+        explain(error, faults, model, ["name", "preset", "start"], faulty=searched)
         return None
-    additions = {item.name: item.default for item in fields(learner.options_class) if item.metadata.get("addition")}
     resolved = {key: getattr(values, key) for key in model.model_fields if key not in spaces}
-    resolved = {key: value for key, value in resolved.items() if key not in additions or value != additions[key]}
+    resolved = registry.without_additions(name, resolved)
     spec = LearnerSpec(name, resolved, spaces, Start(start) if isinstance(start, str) else None)
     if stream is not None:
         check_options(spec, stream, faults)

@@ -85,9 +85,15 @@ class Configuration:
 
     @cached_property
     def hash(self) -> str:
-        """Identifies this configuration in every sweep and on every machine."""
+        """Identifies this configuration in every sweep and on every machine.
+
+        Options that a later version added enter it only where they differ from their default, however that was given.
+        """
+        from learners import registry  # imports torch
+
+        options = registry.without_additions(self.learner, self.options)
         version = results_version(self.learner, self.stream)
-        parts = [version, self.learner, self.options, self.network, self.batch_size, self.stream]
+        parts = [version, self.learner, options, self.network, self.batch_size, self.stream]
         if self.evaluate_past is not None:
             parts.append({"evaluate_past": self.evaluate_past})
         if self.start:

@@ -376,6 +376,39 @@ def test_an_option_that_takes_a_list_gets_one(tmp_path: Path) -> None:
     assert (spec.spaces["depth"].kind, spec.spaces["depth"].values) == ("grid", (1, 2))
 
 
+def test_an_option_without_a_default_is_searched(tmp_path: Path) -> None:
+    module = tmp_path / "rate_of" / "mine.py"
+    module.parent.mkdir()
+    module.write_text(
+        "from dataclasses import dataclass, field\n"
+        "from learners.base import Learner\n"
+        "@dataclass(frozen=True)\n"
+        "class Options:\n    rate: float = field(metadata={'gt': 0})\n    pair: tuple[int, ...] = (1, 2)\n"
+        "class Rate(Learner):\n    options_class = Options\n"
+        "    def predict(self, x): ...\n    def update(self, batch): ...\n"
+    )
+
+    def sweep(*entries: dict[str, object], words: tuple[str, ...] = ()) -> Sweep:
+        learners = [{"name": "rate_of.mine", **entry} for entry in entries]
+        return check_sweep(overridden(GOOD | {"learners": learners}, words), "mine.yaml", str(tmp_path))
+
+    def faults(*entries: dict[str, object], words: tuple[str, ...] = ()) -> tuple[str, ...]:
+        with pytest.raises(ConfigError) as caught:
+            sweep(*entries, words=words)
+        return caught.value.faults
+
+    (spec,) = sweep({"rate": {"uniform": [0.1, 1]}}).learners
+    assert (spec.fixed, spec.spaces["rate"].values) == ({"pair": (1, 2)}, (0.1, 1.0))
+    labels = [trial.configuration.label for trial in make_plan(sweep({"rate": 0.1}, {"rate": 0.2}), "store").trials]
+    assert labels == ["rate_of.mine rate=0.1", "rate_of.mine rate=0.2"]
+    assert faults({}) == ("mine.yaml: learners[0].rate: must be given",)
+    wrong = faults({"rate": {"uniform": [1, 0.1]}})
+    assert wrong == ("mine.yaml: learners[0].rate.uniform: low < high must hold (got [1, 0.1])",)
+    rule = "must be a tuple, which a value in YAML never is; give the option the type list"
+    assert faults({"rate": 0.1, "pair": [3, 4]}) == (f"mine.yaml: learners[0].pair: {rule} (got [3, 4])",)
+    assert len(faults({"rate": 0.1}, words=("learners.0.pair=3,4",))) == 2  # a grid, whose values are no tuples
+
+
 @pytest.mark.parametrize("word", ["seeds", "learners[7].K=1", "=3", "name.x=1", "seeds=[1"])
 def test_a_bad_word_is_a_fault_of_the_command_line(tmp_path: Path, word: str) -> None:
     path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: foml}]\nseeds: 3\n")

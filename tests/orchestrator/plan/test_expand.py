@@ -82,6 +82,29 @@ def test_a_value_has_one_hash_in_each_notation() -> None:
     assert sorted(trial.key for trial in trials) == sorted([*one, *keys({"name": "foml", "beta1": 2.0})])
 
 
+def test_the_default_of_a_later_option_has_one_hash_in_each_notation() -> None:
+    """Such an option is not recorded where it has its default, and its default is the same trial in a search."""
+    online = {"name": "online"}
+    two = online | {"updates_per_batch": 2}
+    searched: dict[str, object] = online | {"updates_per_batch": {"grid": [1, 2]}}
+    assert keys(online)[0].startswith("c98e3be06779-")  # as before these options could be searched
+    assert keys(searched) == keys(online, searched) == keys(searched, online) == [*keys(online), *keys(two)]
+    drawn = keys(online | {"updates_per_batch": {"choice": [1, 2]}}, samples=8)
+    assert sorted(drawn) == sorted(keys(searched))
+    (trial, _) = make_plan(sweep([searched]), "store").trials
+    assert trial.configuration.options["updates_per_batch"] == 1
+    foml: dict[str, object] = {
+        "name": "foml",
+        "pull": {"grid": ["coupled", "decoupled"]},
+        "online_replay": {"grid": [False]},
+    }
+    assert keys(foml) == [*keys({"name": "foml"}), *keys({"name": "foml", "pull": "decoupled"})]
+    search = {"algorithm": "optuna", "samples": 3}
+    (alone,) = make_plan(sweep([DRAWN], search=search), "store").studies
+    first, _ = make_plan(sweep([DRAWN | {"meta_batches": {"grid": [1, 2]}}], search=search), "store").studies
+    assert first.key == alone.key
+
+
 def test_the_hash_of_a_population_is_of_all_that_determines_its_curves() -> None:
     """The objective determines which member copies which: two objectives are two populations."""
     learners = [{"name": "foml", "alpha1": {"loguniform": [1e-4, 1e-2]}}]
