@@ -282,7 +282,8 @@ class Plan:
     def with_earlier(self, stacks: Mapping[str, Sequence[tuple[int, ...]]]) -> Plan:
         """The same plan with the stacks of seeds that configurations were run on before (hash → stacks).
 
-        Seeds that are new to a configuration become a stack of their own, so that nothing is run twice.
+        Of two stacks that share a seed, the first one is used. Seeds that are new to a configuration become a stack of
+        their own, so that nothing is run twice.
         """
         trials: list[Trial] = []
         for trial in self.trials:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,14 +80,14 @@ class Journal:
         discarded = frozenset(earlier.get(_DISCARDED, ()))  # by a command that was interrupted before it deleted them
         if rerun:
             return cls(root, plan, mirror, discarded | planned | {entry["key"] for entry in earlier["trials"]})
-        stacks: dict[str, list[tuple[int, ...]]] = defaultdict(list)
+        entries: dict[str, list[dict[str, Any]]] = defaultdict(list)
         studies = {study.key: study for study in plan.studies}
         for entry in earlier["trials"]:
-            stacks[entry["configuration"]].append(tuple(entry["seeds"]))
+            entries[entry["configuration"]].append(entry)
             study = studies.get(entry.get("drawn_by"))
             if study is not None and plan.open_draws(study):  # with fewer samples than before, the first ones
                 plan.add(study.trial(entry["draws"]))
-        return cls(root, plan.with_earlier(stacks), mirror, discarded)
+        return cls(root, plan.with_earlier(_stacks(root, entries)), mirror, discarded)
 
     @contextmanager
     def locked(self, report: Callable[[str], None] = print) -> Iterator[None]:
@@ -247,6 +247,26 @@ class Journal:
                 if newest is not None and newest.finished and checkpoint.is_intact(learner):
                     keys.add(trial.key)
         return keys
+
+
+def _stacks(root: Path, entries: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[tuple[int, ...]]]:
+    """Configuration's hash → its stacks of seeds, those first of which most is learned.
+
+    A seed may be in several stacks, after it was planned with more seeds or with fewer.
+    """
+
+    def still_to_learn(entry: Mapping[str, Any]) -> int:
+        folder = root / entry["key"]
+        if (folder / chunk_files.LEARNER_FILE).exists():
+            return 0
+        return 1 if chunk_files.newest_step(folder) else 2
+
+    return {
+        configuration: [
+            tuple(entry["seeds"]) for entry in (sorted(each, key=still_to_learn) if len(each) > 1 else each)
+        ]
+        for configuration, each in entries.items()
+    }
 
 
 @contextmanager

@@ -66,6 +66,23 @@ def rerun(root: Path, **change: object) -> Journal:
     return journal
 
 
+def test_of_stacks_that_share_seeds_the_one_is_used_of_which_most_is_learned(tmp_path: Path) -> None:
+    """A stack that is planned and never run does not replace a finished one, and neither does one that has started."""
+    one = [{"name": "online"}]
+    written(tmp_path, learners=one, seeds=6)  # interrupted before anything is learned
+    started, finished = (written(tmp_path, learners=one, seeds=seeds) for seeds in (5, 3))
+
+    def planned() -> list[tuple[int, ...]]:
+        return [trial.seeds for trial in written(tmp_path, learners=one, seeds=6).plan.trials]
+
+    assert planned() == [(0, 1, 2, 3, 4, 5)]
+    folder = started.plan.trials[0].folder(tmp_path)
+    chunk_files.write(folder, chunk_files.claim(folder), {}, Curves([*range(5)], 0, {"x": np.zeros((5, 3))}), False)
+    assert planned() == [(0, 1, 2, 3, 4), (5,)]
+    finish(finished)
+    assert planned() == [(0, 1, 2), (5,), (3, 4)]
+
+
 def test_rerun_discards_every_earlier_result(tmp_path: Path) -> None:
     """Results of more seeds and of a population that is not planned now are no results of the next sweep either."""
     finish(written(tmp_path, seeds=5))
