@@ -6,7 +6,8 @@ to its last point.
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from orchestrator.tracking.runs import CONFIGURATION_FILE
 from streams import recipes
 from streams.build import cached
 from streams.command_line import INTERRUPTED, CommandLine, command
+from streams.errors import UserError
 from streams.progress import ProgressLine
 from streams.schedule import HeldBack, Schedule, schedules
 from streams.store.task_store import TaskStore
@@ -106,7 +108,7 @@ def rerun(
         report(line)
     differences = []
     for stack in recorded.stacks:
-        curves = _run(recorded, store, stack, report)
+        curves = _run(run, recorded, store, stack, report)
         for row, seed in enumerate(stack):
             if seed in recorded.seeds:
                 differences.append(_compare(seed, recorded, curves, row))
@@ -198,9 +200,26 @@ def _schedule(description: dict[str, Any]) -> Schedule:
     return HeldBack(schedule, held_back) if held_back else schedule
 
 
-def _run(recorded: RecordedRun, store: TaskStore, stack: list[int], report: Callable[[str], None]) -> Curves:
+@contextmanager
+def _computing(run: str, configuration: Configuration) -> Iterator[None]:
+    """In this block, an error of the learner, which may be the user's own, is one line."""
+    from learners import checkpoint
+
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a module of the user's own, and what has changed since the run, may raise anything
+        reason = " ".join((str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}").split())
+        modules = sorted(checkpoint.modules_of(configuration.learner, configuration.network))
+        remedy = f"{' and '.join(modules)} must be as in the sweep, in its folder or on PYTHONPATH" if modules else ""
+        raise OrchestratorError(fault("run", "", f"cannot be computed again ({reason})", run, remedy)) from error
+
+
+def _run(run: str, recorded: RecordedRun, store: TaskStore, stack: list[int], report: Callable[[str], None]) -> Curves:
     import torch
 
+    from learners import registry
     from orchestrator.protocol import online
     from orchestrator.system import hardware
 
@@ -211,27 +230,31 @@ def _run(recorded: RecordedRun, store: TaskStore, stack: list[int], report: Call
     then, now = recorded.tags.get("foml.device", "unknown"), hardware.device_name(device)
     if then != now:
         report(f"device: {then} then, {now} now")
-    run = online.assemble(
-        store,
-        configuration.learner,
-        configuration.options,
-        stack,
-        configuration.batch_size,
-        configuration.network,
-        _schedule(configuration.stream["schedule"]),
-        device=device,
-        evaluate_past=configuration.evaluate_past,
-    )
+    if (folder := recorded.description.get("folder")) is not None:
+        registry.search_also(folder)
+    with _computing(run, configuration):
+        protocol = online.assemble(
+            store,
+            configuration.learner,
+            configuration.options,
+            stack,
+            configuration.batch_size,
+            configuration.network,
+            _schedule(configuration.stream["schedule"]),
+            device=device,
+            evaluate_past=configuration.evaluate_past,
+        )
     online_errors = [recorded.seeds[seed].get("online_error", {}) for seed in stack if seed in recorded.seeds]
-    block = (recorded.bounds or WHOLE).block(run.total_batches)  # a task may have ended after the last whole block
-    stop = min(max((max(steps, default=-1) for steps in online_errors), default=-1) + block, run.total_batches)
+    block = (recorded.bounds or WHOLE).block(protocol.total_batches)  # a task may have ended after the last whole block
+    stop = min(max((max(steps, default=-1) for steps in online_errors), default=-1) + block, protocol.total_batches)
     if recorded.finished & set(stack):
-        stop = run.total_batches
+        stop = protocol.total_batches
     progress = ProgressLine()
-    while not run.finished and run.batches < stop:
-        run.advance(min(_CHUNK, stop - run.batches))
-        progress(f"seeds {stack}", run.batches, stop)
-    return run.curves
+    while not protocol.finished and protocol.batches < stop:
+        with _computing(run, configuration):
+            protocol.advance(min(_CHUNK, stop - protocol.batches))
+        progress(f"seeds {stack}", protocol.batches, stop)
+    return protocol.curves
 
 
 def _points(curves: Curves, row: int, bounds: Bounds) -> Points:

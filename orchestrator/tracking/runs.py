@@ -243,6 +243,7 @@ class RunTree(RunBatches):
             "run": {key: self._plan.resolved[key] for key in sections if key in self._plan.resolved},
             "bounds": asdict(bounds_of(self._plan.resolved.get("tracking", {}))),
             "provenance": self._provenance,
+            **({} if self._plan.folder is None else {"folder": self._plan.folder}),
         }
 
     def seeds(self, trial: Trial, started_ms: int) -> list[OpenRun]:
