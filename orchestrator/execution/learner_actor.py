@@ -276,6 +276,7 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
                     name = chunk_files.LEARNER_FILE if pack.finished else retention.file_name(pack.batches)
                     path = files.folder / name
                     if advanced or not checkpoint.is_intact(path):
+                        files.check_newest()
                         learner = pack.learner(member)
                         checkpoint.save(path, configuration.learner, learner, configuration.network, *described)
                 if advanced:

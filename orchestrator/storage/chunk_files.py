@@ -3,7 +3,8 @@
 A chunk file is written atomically, after its curves are in the log, so that state and curves always belong together. A
 trial keeps its two newest, and those that other members of its population may still copy from. Each start of a trial
 claims the next attempt number; an actor of an earlier attempt that still runs (after its driver was killed, for
-example) can no longer write.
+example) can no longer write. `--rerun` deletes the claims, and numbers begin at 1 again, so that a writer also compares
+the line of its claim.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import pickle
 import re
+import secrets
 import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -67,14 +69,14 @@ class Chunk:
 def claim(folder: Path) -> int:
     """Start a new attempt at the trial in this folder, and return its number, which fences off all earlier attempts.
 
-    The claim, a file `attempt-NNNN`, names host and process.
+    The claim, a file `attempt-NNNN`, names host and process; a random number distinguishes it from all others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     attempt = _attempt(folder) + 1
     while True:
         try:
             with (folder / f"attempt-{attempt:04d}").open("x") as file:
-                file.write(f"{socket.gethostname()} {os.getpid()}\n")
+                file.write(f"{socket.gethostname()} {os.getpid()} {secrets.token_hex(8)}\n")
             break
         except FileExistsError:
             attempt += 1
@@ -93,6 +95,19 @@ class ChunkWriter:
     def __init__(self, folder: Path, attempt: int) -> None:
         self._folder, self._attempt = folder, attempt
         self._log = CurveLog(folder, attempt)
+        self._owner = _owner(folder, attempt)
+
+    def check_newest(self) -> None:
+        """Check that no other attempt was claimed since, not even after the deletion of this one's claim.
+
+        Raises:
+            SupersededError: one was.
+        """
+        newest = _attempt(self._folder)
+        if newest != self._attempt or not self._owner or _owner(self._folder, self._attempt) != self._owner:
+            by = f"attempt {newest}" if newest > self._attempt else "a rerun"
+            rule = f"attempt {self._attempt} was superseded by {by}; it writes nothing more"
+            raise SupersededError(f"{self._folder}: {rule}")
 
     def continue_from(self, chunk: Chunk | None) -> None:
         """Write on after this chunk, or from the start of the stream."""
@@ -109,25 +124,25 @@ class ChunkWriter:
             keep: batches after which chunk files are not deleted.
 
         Raises:
-            SupersededError: a newer attempt was claimed.
+            SupersededError: another attempt was claimed since.
         """
         import torch
 
         folder, attempt = self._folder, self._attempt
         path = folder / f"chunk-{curves.batches:08d}-{attempt:04d}.pt"
-        self._log.append(curves)
-        extents = [list(extent) for extent in self._log.extents]
-        content = {"format": FORMAT, "state": state, "curves": extents, "finished": finished}
+        self.check_newest()  # the logs of a rerun have the same names
 
         def save(file: BinaryIO) -> None:
-            torch.save(content, file)
-            if _attempt(folder) != attempt:
-                raise _superseded(folder, attempt)
+            extents = [list(extent) for extent in self._log.extents]
+            torch.save({"format": FORMAT, "state": state, "curves": extents, "finished": finished}, file)
+            self.check_newest()
 
         try:
+            self._log.append(curves)
             atomic.write(path, save)
-        except FileNotFoundError:  # an attempt claimed after this check has deleted the temporary file
-            raise _superseded(folder, attempt) from None
+        except FileNotFoundError:
+            self.check_newest()  # another attempt has deleted the temporary file, or the folder
+            raise
         for (batches, _), old in _files(folder)[KEPT:]:
             if batches not in keep:
                 old.unlink(missing_ok=True)
@@ -139,11 +154,6 @@ def write(
 ) -> Path:
     """Write one chunk file with all its curves; see `ChunkWriter.write`."""
     return ChunkWriter(folder, attempt).write(state, curves, finished, keep)
-
-
-def _superseded(folder: Path, attempt: int) -> SupersededError:
-    newer = _attempt(folder)
-    return SupersededError(f"{folder}: attempt {attempt} was superseded by attempt {newer}; it writes nothing more")
 
 
 def load_at_most(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk | None:
@@ -236,6 +246,14 @@ def _files(folder: Path) -> list[tuple[tuple[int, int], Path]]:
 def _attempt(folder: Path) -> int:
     numbers = (path.name.removeprefix("attempt-") for path in folder.glob("attempt-*"))
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+
+def _owner(folder: Path, attempt: int) -> bytes:
+    """The first line of an attempt's claim; empty if there is no such claim."""
+    try:
+        return (folder / f"attempt-{attempt:04d}").read_bytes().partition(b"\n")[0]
+    except FileNotFoundError:
+        return b""
 
 
 def _converted(value: Any, kind: type, convert: Callable[[Any], Any]) -> Any:

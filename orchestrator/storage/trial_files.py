@@ -54,6 +54,10 @@ class TrialFiles:
             self.log.say(remark)
         return chunk
 
+    def check_newest(self) -> None:
+        """Check that no other attempt was claimed since; see `ChunkWriter.check_newest`."""
+        self._chunks.check_newest()
+
     def write(self, state: dict[str, Any], curves: Curves, finished: bool, keep: Collection[int]) -> None:
         """Write a chunk file; see `ChunkWriter.write`."""
         self._chunks.write(state, curves, finished, keep)

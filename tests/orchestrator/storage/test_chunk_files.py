@@ -1,6 +1,7 @@
 """Chunk files: atomic, the newest is read, damage falls back to an older one, superseded attempts are fenced off."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +102,29 @@ def test_a_newer_attempt_fences_off_the_older(tmp_path: Path) -> None:
     assert read is not None
     assert read.state == {"n": 2}
     assert not list(tmp_path.glob(".chunk*"))
+
+
+def test_a_rerun_fences_off_an_attempt_of_the_same_number(tmp_path: Path) -> None:
+    """`--rerun` deletes the folder, claims included; the superseded attempt has the names of the new one's files."""
+    folder = tmp_path / "trial"
+    superseded = chunk_files.ChunkWriter(folder, chunk_files.claim(folder))
+    superseded.write({"code": "old"}, curves(2), finished=False)
+    shutil.rmtree(folder)
+    rule = "attempt 1 was superseded by a rerun; it writes nothing more"
+    with pytest.raises(chunk_files.SupersededError, match=rule):
+        superseded.write({"code": "old"}, curves(4), finished=False)
+    assert not folder.exists()
+    new = chunk_files.ChunkWriter(folder, chunk_files.claim(folder))
+    new.write({"code": "new"}, curves(2), finished=False)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(chunk_files.SupersededError, match=rule):
+        superseded.write({"code": "old"}, curves(6), finished=False)
+    with pytest.raises(chunk_files.SupersededError, match=rule):
+        superseded.check_newest()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    new.write({"code": "new"}, curves(4), finished=True)
+    read = chunk_files.newest(folder)
+    assert read is not None and (read.state, read.batches) == ({"code": "new"}, 4)
 
 
 def test_files_deleted_during_the_read_are_replaced_by_newer_ones(
