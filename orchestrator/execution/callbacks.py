@@ -3,7 +3,8 @@
 import math
 import pickle
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from orchestrator.plan import fate
 from orchestrator.plan.fate import Ending
 from orchestrator.plan.plan import Trial
 from orchestrator.search.trial_queue import TrialQueue
-from orchestrator.storage import atomic
+from orchestrator.storage import atomic, lease, trial_log
+from orchestrator.storage.chunk_files import SupersededError
+from orchestrator.storage.remote_folder import FAILURES
 from orchestrator.storage.trial_log import TrialLog
 
 _KEPT = ("trial_id", "training_iteration", "done")
@@ -52,6 +55,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
     def __init__(self, context: SweepContext, queue: TrialQueue, progress: Progress, health: TrialHealth) -> None:
         self._writer, self._outcome, self._stop_request = context.writer, context.outcome, context.stop_request
         self._queue, self._progress, self._health = queue, progress, health
+        self._mirror = context.journal.mirror
         self._metric, document = context.objective.name, context.sweep.document
         self._max_failures, self._retries = document.max_failures, document.retries
         self.running: set[str] = set()  # Tune's ids
@@ -118,7 +122,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
             self._queue.finish(self._outcome.plan.trial(key), self._objective[key])
             self._progress.ended(key, end.ending)
         elif end.ending is Ending.STOPPED and end.batch is not None:
-            _log(spec).say(f"stopped by the scheduler at batch {end.batch}")
+            self._say(spec, f"stopped by the scheduler at batch {end.batch}")
             self._writer.stopped(key, end.batch)
             self._progress.ended(key, end.ending)
         elif key in self._refusals:
@@ -133,8 +137,8 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self.running.discard(trial.trial_id)
         reason = self._health.ended(trial) or _reason(trial)
-        if self._disk_is_full(trial):
-            return  # the trial has not failed: it resumes once there is room
+        if self._must_stop(trial):
+            return  # the trial has not failed: it resumes once there is room, or another command runs it
         pack = _pack(trial)
         left = isinstance(_cause(trial), NodeLeavingError)
         for spec in reversed(pack):  # each is put at the front of the queue
@@ -159,10 +163,10 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
             return
         self._deaths[key] += pack == 1 and not left
         if self._stop_request.requested:
-            _log(spec).say(f"attempt over while the sweep stops: {reason}")
+            self._say(spec, f"attempt over while the sweep stops: {reason}")
             return  # another command resumes it
         if self._deaths[key] <= self._retries:
-            _log(spec).say(f"attempt over, another resumes from its last chunk: {reason}")
+            self._say(spec, f"attempt over, another resumes from its last chunk: {reason}")
             self._progress.actor_died(key, reason)
             trial = self._outcome.plan.trial(key)
             if left:
@@ -176,7 +180,8 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         """Mark a trial as failed; it is not tried again."""
         key = spec.trial.key
         self._outcome.fates[key] = fate.failed(reason)
-        _log(spec).failed_for_good(reason)
+        with self._log(spec) as log:
+            log.failed_for_good(reason)
         self._progress.ended(key, Ending.FAILED)
         failures = len(self._outcome.failed)
         if self._max_failures is not None and failures > self._max_failures:
@@ -185,20 +190,45 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         if not self._stop_request.requested:
             self._keep_population_files(self._queue.fail(self._outcome.plan.trial(key), reason))
 
+    def _say(self, spec: TrialSpec, text: str) -> None:
+        with self._log(spec) as log:
+            log.say(text)
+
+    @contextmanager
+    def _log(self, spec: TrialSpec) -> Iterator[TrialLog]:
+        """The log of a trial whose attempt is over, so that no actor writes it."""
+        folder, mirror = Path(spec.folder), self._mirror
+        with nullcontext() if mirror is None else mirror.appending(folder / trial_log.FILE):
+            yield TrialLog(folder, "driver")
+
     def _keep_population_files(self, changed: bool) -> None:
         if changed:
             for path in self._queue.population_files:
                 self._writer.keep(path)
 
-    def _disk_is_full(self, trial: TuneTrial) -> bool:
-        """Whether a full disk ended the trial's actor; if so, the sweep must stop, as no other trial can write."""
+    def _must_stop(self, trial: TuneTrial) -> bool:
+        """Whether a full disk, or a command that has taken over the sweep, ended the trial's actor.
+
+        If so, the sweep must stop: no other trial can write, or another attempt would fence off the other command's.
+        """
         cause = _cause(trial)
-        if not isinstance(cause, DiskFullError):
+        if isinstance(cause, DiskFullError):
+            reason = str(cause)
+        elif isinstance(cause, SupersededError):
+            reason = self._taken_over()
+        else:
             return False
-        if not self._stop_request.requested:
-            self._progress.say(str(cause))
-            self._stop_request.request(str(cause), interrupted=True)
-        return True
+        if reason and not self._stop_request.requested:
+            self._progress.say(reason)
+            self._stop_request.request(reason, interrupted=True)
+        return bool(reason)
+
+    def _taken_over(self) -> str:
+        """Why the sweep must stop if another machine has taken it over; else empty."""
+        if self._mirror is not None:
+            with suppress(*FAILURES):  # unreachable: the actor is tried again
+                return lease.taken_over(self._mirror.address, self._mirror.local)
+        return ""
 
 
 class TrialStopper(_NotPickled, tune.Stopper):  # type: ignore[misc]
@@ -291,10 +321,6 @@ class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
 
 def _pack(trial: TuneTrial) -> tuple[TrialSpec, ...]:
     return TrialSpec.from_tune(trial.config).pack
-
-
-def _log(spec: TrialSpec) -> TrialLog:
-    return TrialLog(Path(spec.folder), "driver")
 
 
 def _cause(trial: TuneTrial) -> BaseException | None:

@@ -90,14 +90,18 @@ class Journal:
         return cls(root, plan.with_earlier(_stacks(root, entries)), mirror, discarded)
 
     @contextmanager
-    def locked(self, report: Callable[[str], None] = print) -> Iterator[None]:
+    def locked(
+        self, report: Callable[[str], None] = print, stop: Callable[[str], object] = lambda reason: None
+    ) -> Iterator[None]:
         """Hold the exclusive right to run this sweep.
 
         On this machine that is a file lock, which the kernel releases when the process ends; against other machines,
         with a mirror, it is a lease at the address.
 
         Args:
-            report: receives a line if the command waits for another machine's lease to expire.
+            report: receives a line if the command waits for another machine's lease to expire, and if another machine
+                has taken over the sweep.
+            stop: is then called with the same line, in a thread.
 
         Raises:
             ConfigError: another process runs the sweep, or the folder or the address cannot be written.
@@ -114,7 +118,7 @@ class Journal:
         with lock:
             with suppress(OSError):  # the name of the holder is not essential; a full disk is reported elsewhere
                 path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
-            with nullcontext() if self.mirror is None else hold_lease(self.mirror.address, self.root, report):
+            with nullcontext() if self.mirror is None else hold_lease(self.mirror.address, self.root, report, stop):
                 self._delete_leftovers()
                 try:
                     yield

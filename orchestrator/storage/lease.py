@@ -1,8 +1,9 @@
 """The lease of a sweep whose results are at an address: one command at a time runs it, on any machine.
 
 Each machine has a lease file at the address, which a running sweep renews periodically. A command that finds the lease
-of another machine waits for its renewal, and continues if there is none. Ages are measured by the clock of the address,
-not of a machine.
+of another machine waits for its renewal, and continues if there is none. A command that was suspended, or could not
+reach the address, until another one has taken the sweep over does not renew its lease, and must stop. Ages are measured
+by the clock of the address, not of a machine.
 """
 
 import json
@@ -28,13 +29,20 @@ resumes its own sweep immediately."""
 
 
 @contextmanager
-def hold_lease(address: str, local: Path, report: Callable[[str], None] = print) -> Iterator[None]:
+def hold_lease(
+    address: str,
+    local: Path,
+    report: Callable[[str], None] = print,
+    stop: Callable[[str], object] = lambda reason: None,
+) -> Iterator[None]:
     """Hold the lease of a sweep, renewed by a thread, and delete it at the end.
 
     Args:
         address: of the sweep's folder.
         local: the local copy of that folder, which the caller has locked.
-        report: receives a line if the command waits for another machine's lease.
+        report: receives a line if the command waits for another machine's lease, and if another machine has taken the
+            sweep over.
+        stop: is then called with the same line, in the thread.
 
     Raises:
         ConfigError: another machine runs the sweep; or the address cannot be written.
@@ -52,6 +60,10 @@ def hold_lease(address: str, local: Path, report: Callable[[str], None] = print)
     def renew() -> None:
         while not over.wait(RENEW_S):
             with suppress(*FAILURES):  # temporarily unreachable: try again in the next round
+                if reason := _taken_over(remote, name):
+                    report(reason)
+                    stop(reason)
+                    return
                 remote.put(lease)
 
     renewal = threading.Thread(target=renew, name="lease", daemon=True)
@@ -67,13 +79,33 @@ def hold_lease(address: str, local: Path, report: Callable[[str], None] = print)
             remote.remove(name)
 
 
+def taken_over(address: str, local: Path) -> str:
+    """Why the command on this machine must stop, if another machine has taken its sweep over; else empty.
+
+    Args:
+        address: of the sweep's folder.
+        local: the local copy of that folder.
+    """
+    return _taken_over(RemoteFolder(address), (local / _NAME).read_text())
+
+
+def _taken_over(remote: RemoteFolder, name: str) -> str:
+    written = _written(remote)
+    own = written.get(name, 0)  # 0: someone has deleted it, which is also how a command is declared dead
+    for key, at in _others(written, name).items():
+        if at - own >= EXPIRY_S * 1e9:  # else it waits for the renewal of this one
+            reason = f"this command was suspended, or did not reach the address, for more than {EXPIRY_S:g} s"
+            return f"{remote.shown}: {_holder(remote, key)} has taken over this sweep, as {reason}"
+    return ""
+
+
 def _await_others(remote: RemoteFolder, name: str, report: Callable[[str], None]) -> None:
     """Return once the leases of all other machines have expired; raise as soon as one is renewed."""
-    before = _others(remote, name)
+    before = _others(_written(remote), name)
     for key in before:
         wait = f"waiting for a renewal of its lease, {EXPIRY_S:g} s at most"
         report(f"{remote.shown}: {_holder(remote, key)} has started this sweep; {wait}")
-    while others := _others(remote, name):
+    while others := _others(_written(remote), name):
         for key, written in others.items():
             if before.get(key) != written:
                 remedy = f"wait for it, or stop it; if it no longer runs, delete {remote.shown}/{key}"
@@ -82,14 +114,18 @@ def _await_others(remote: RemoteFolder, name: str, report: Callable[[str], None]
         time.sleep(POLL_S)
 
 
-def _others(remote: RemoteFolder, name: str) -> dict[str, int]:
-    """The unexpired leases of other machines: name → time of writing in ns.
+def _others(written: dict[str, int], name: str) -> dict[str, int]:
+    """The unexpired ones of these leases that are of other machines.
 
     This machine's lease is renewed meanwhile, so the newest time of all is the present by the clock of the address.
     """
-    written = {key: int(info.mtime_ns or 0) for key, info in remote.listing().items() if key.startswith(PREFIX)}
     now = max(written.values(), default=0)
     return {key: at for key, at in written.items() if key != name and now - at < EXPIRY_S * 1e9}
+
+
+def _written(remote: RemoteFolder) -> dict[str, int]:
+    """All leases: name → time of writing in ns."""
+    return {key: int(info.mtime_ns or 0) for key, info in remote.listing().items() if key.startswith(PREFIX)}
 
 
 def _holder(remote: RemoteFolder, name: str) -> str:

@@ -10,14 +10,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from orchestrator.errors import ConfigError, fault
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage import chunk_files
-from orchestrator.storage.remote_folder import RemoteFolder, address_faults, complete_files, download
+from orchestrator.storage.remote_folder import FAILURES, RemoteFolder, address_faults, complete_files, download
 from streams.store.address import is_address, join, without_keys
 from streams.store.cache import cache_folder, locked
 
@@ -85,6 +85,22 @@ class Mirror:
         """Synchronize the folder of one trial."""
         with self.alone():
             RemoteFolder(self.trial_address(key)).pull(self.local / key)
+
+    @contextmanager
+    def appending(self, path: Path) -> Iterator[None]:
+        """Download a file before this block appends lines to the copy, and upload it afterwards.
+
+        Nothing is raised if the address is unreachable: the lines are then in the copy until it is synchronized.
+        """
+        remote = RemoteFolder(join(self.address, *path.parent.relative_to(self.local).parts))
+        with self.alone():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(*FAILURES):
+                if (info := remote.listing().get(path.name)) is not None:
+                    download(remote, path.name, info, path)
+            yield
+            with suppress(*FAILURES):
+                remote.put(path)
 
     def push(self, path: Path) -> None:
         """Upload a file of the copy.

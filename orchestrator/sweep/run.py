@@ -58,7 +58,7 @@ def execute(
     with stop_request.signals():
         local = local or "RAY_ADDRESS" not in os.environ
         journal, store = _checked(sweep, local, rerun, output)
-        with journal.locked(output.say):
+        with journal.locked(output.say, partial(stop_request.request, interrupted=True)):
             journal = _taken(sweep, journal, store, rerun, output)
             with resumable(sweep, journal.root):
                 writer = _writer(sweep, journal, store, started_ms)

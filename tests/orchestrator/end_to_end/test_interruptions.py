@@ -261,10 +261,10 @@ def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path)
         """The claim of an actor that has claimed another trial before."""
         seen: set[str] = set()
         for path in sorted(root.glob("*/attempt-*"), key=lambda path: path.stat().st_mtime_ns):
-            who = path.read_text().splitlines()[:1]
-            if who and who[0] in seen:
+            who = " ".join(path.read_text().split()[:2])  # host and process
+            if who and who in seen:
                 return path
-            seen.update(who)
+            seen.add(who)
         return None
 
     with running(folder, "sweep.yaml") as process:

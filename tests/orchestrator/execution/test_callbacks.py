@@ -12,6 +12,11 @@ from orchestrator.execution.callbacks import ResultCallback
 from orchestrator.execution.messages import TrialSpec
 from orchestrator.execution.nodes import NodeLeavingError
 from orchestrator.plan.plan import Trial
+from orchestrator.storage.chunk_files import SupersededError
+from orchestrator.storage.mirror import Mirror
+from orchestrator.storage.trial_files import TrialFiles
+from orchestrator.storage.trial_log import has_failed
+from orchestrator.system.signals import StopRequest
 from streams.schedule import Sequential
 from tests.orchestrator.sweep_command import TINY, folder_with, run, statuses
 from tests.orchestrator.synthetic_sweep import configuration
@@ -62,19 +67,73 @@ def test_a_trial_is_tried_again_as_often_as_retries_says_however_it_is_handed_ou
     assert statuses(folder) == ["FAILED"] * (1 + 2 + 4)
 
 
+class Driver:
+    """The callback of a sweep with one trial and one retry, and what it calls."""
+
+    def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
+        self.queue, self.progress, self.context, health = MagicMock(), MagicMock(), MagicMock(), MagicMock()
+        self.context.sweep.document.retries, self.context.sweep.document.max_failures = 1, None
+        self.context.stop_request, self.context.journal.mirror = StopRequest(), mirror
+        self.context.outcome.fates, health.ended.return_value = {}, ""
+        self.callback = ResultCallback(self.context, self.queue, self.progress, health)
+        trial = Trial(configuration("online"), (0, 1))
+        address = None if mirror is None else mirror.trial_address(trial.key)
+        place = folder if mirror is None else trial.folder(mirror.local)
+        self.spec = TrialSpec(trial, str(place), "0" * 64, Sequential(), 4, "last", 1, 0, address=address)
+        self._error = folder / "error.pkl"
+
+    def end(self, error: Exception) -> None:
+        """The trial's actor ends with this error."""
+        self._error.write_bytes(pickle.dumps(error))
+        trial = SimpleNamespace(trial_id="x", config=self.spec.to_tune(), pickled_error_file=str(self._error))
+        self.callback.on_trial_error(1, [], trial)
+
+
+def test_a_trial_that_another_command_has_taken_over_stops_the_sweep(tmp_path: Path) -> None:
+    """Machine a was suspended until machine b took over. Another attempt of a would fence off the one of b."""
+    mirror = Mirror((tmp_path / "bucket").as_uri(), "s")
+    mirror.pull()
+    mirror.local.joinpath(".machine").write_text(".running-a")
+    driver = Driver(tmp_path, mirror)
+    driver.end(SupersededError("attempt 1 was superseded"))  # by an actor that a lost node had hidden: none took over
+    assert driver.queue.requeue.call_count == 1 and not driver.context.stop_request.requested
+    folder = tmp_path / "bucket/s"
+    (folder / ".running-b").write_text('{"process": 7, "host": "b"}')
+    for _ in range(3):
+        driver.end(SupersededError("attempt 2 was superseded"))
+    assert driver.queue.requeue.call_count == 1 and driver.context.outcome.fates == {}
+    request = driver.context.stop_request
+    assert (request.requested, request.interrupted) == (True, True)
+    assert "process 7 on b has taken over this sweep" in request.reason
+    assert [call.args[0] for call in driver.progress.say.call_args_list] == [request.reason]
+
+
+def test_lines_of_the_driver_are_in_the_log_at_the_address(tmp_path: Path) -> None:
+    mirror = Mirror((tmp_path / "bucket").as_uri(), "s")
+    mirror.pull()
+    driver = Driver(tmp_path, mirror)
+    for attempt in (1, 2):
+        files = TrialFiles(driver.spec.folder, driver.spec.address)
+        files.log.starts_on(f"machine {attempt}")
+        files.push()
+        files.close()
+        driver.end(ValueError("broken"))
+    local = Path(driver.spec.folder)
+    assert has_failed(local)
+    mirror.pull_trial(driver.spec.trial.key)  # as MLflow's writer does before it stores the log
+    assert has_failed(local)
+    lines = [line.partition(" ")[2] for line in (local / "trial.log").read_text().splitlines()]
+    assert lines == [
+        "attempt 1: starts on machine 1",
+        "driver: attempt over, another resumes from its last chunk: broken",
+        "attempt 2: starts on machine 2",
+        "driver: failed for good: broken",
+    ]
+
+
 def test_an_attempt_that_leaves_its_node_uses_no_retry(tmp_path: Path) -> None:
-    context, queue, progress, health = MagicMock(), MagicMock(), MagicMock(), MagicMock()
-    context.sweep.document.retries, context.sweep.document.max_failures = 1, None
-    context.stop_request.requested = False
-    context.outcome.fates, health.ended.return_value = {}, ""
-    callback = ResultCallback(context, queue, progress, health)
-    spec = TrialSpec(Trial(configuration("online"), (0, 1)), str(tmp_path), "0" * 64, Sequential(), 4, "last", 1, 0)
-
-    def end(error: Exception) -> None:
-        (tmp_path / "error.pkl").write_bytes(pickle.dumps(error))
-        trial = SimpleNamespace(trial_id="x", config=spec.to_tune(), pickled_error_file=str(tmp_path / "error.pkl"))
-        callback.on_trial_error(1, [], trial)
-
+    driver = Driver(tmp_path)
+    queue, progress, context, spec, end = driver.queue, driver.progress, driver.context, driver.spec, driver.end
     for _ in range(3):
         end(NodeLeavingError("the cloud takes this node"))
     assert queue.proceed.call_count == 3 and queue.requeue.call_count == 0

@@ -81,3 +81,47 @@ def test_only_other_machines_wait_for_the_lease_of_a_killed_process(
     with hold_lease(address, one, lines.append):
         assert time.monotonic() - began > 1.5 and len(leases(address)) == 2
     assert "another machine has started this sweep; waiting for a renewal of its lease, 3 s at most" in lines[0]
+
+
+def write_lease(folder: Path, name: str, age_s: float) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text('{"process": 7, "host": "other"}')
+    at = time.time() - age_s
+    os.utime(folder / name, (at, at))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "lost"),
+    [(100, 0, True), (80, 0, False), (200, 150, False), (None, 0, True), (0, None, False), (300, None, False)],
+)
+def test_a_sweep_is_taken_over_once_its_lease_has_expired_beside_another(
+    tmp_path: Path, own: float | None, other: float | None, lost: bool
+) -> None:
+    """Ages in s, of this machine's lease and of another one; a third machine was killed long ago."""
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy/.machine").write_text(f"{PREFIX}a")
+    bucket = tmp_path / "bucket"
+    for name, age in ((f"{PREFIX}a", own), (f"{PREFIX}b", other), (f"{PREFIX}c", 10_000)):
+        if age is not None:
+            write_lease(bucket, name, age)
+    line = lease.taken_over(bucket.as_uri(), tmp_path / "copy")
+    rule = "process 7 on other has taken over this sweep, as this command was suspended, or did not reach the address, "
+    assert line == (f"{bucket.as_uri()}: {rule}for more than 90 s" if lost else "")
+
+
+def test_a_command_whose_sweep_was_taken_over_stops_and_renews_nothing(
+    tmp_path: Path, machines: tuple[Path, Path]
+) -> None:
+    one, _ = machines
+    bucket, lines, reasons = tmp_path / "bucket", list[str](), list[str]()
+    with hold_lease(bucket.as_uri(), one, lines.append, reasons.append):
+        (name,) = leases(bucket.as_uri())
+        write_lease(bucket, f"{PREFIX}other", -100)  # this machine was suspended for 100 s, and woke up
+        until = time.monotonic() + 30
+        while not reasons and time.monotonic() < until:
+            time.sleep(0.1)
+        before = (bucket / name).stat().st_mtime_ns
+        time.sleep(2.5)  # two renewals
+        assert (bucket / name).stat().st_mtime_ns == before
+    assert lines == reasons and len(reasons) == 1 and "process 7 on other has taken over this sweep" in reasons[0]
+    assert leases(bucket.as_uri()) == [f"{PREFIX}other"]
