@@ -16,9 +16,9 @@ _NO_LOSS = ("icarl",)
 def with_adaptation(sweep: SweepRuns, curves: pd.DataFrame) -> pd.DataFrame:
     """The curves with `adaptation` of the seeds without one, and `adaptation_late` of those at the end of the stream.
 
-    This requires a sequential stream with tasks of equal length, and one complete configuration. A seed's run has
-    `adaptation` from the end of its stream on; the curve of an unfinished seed is over its tasks so far. A diverged
-    seed has neither.
+    This requires a sequential stream with tasks of equal length, and one complete configuration of which a seed did not
+    diverge. A seed's run has `adaptation` from the end of its stream on; the curve of an unfinished seed is over its
+    tasks so far. A diverged seed has neither.
     """
     lengths = _task_lengths(sweep, curves)
     if lengths is None:
@@ -85,15 +85,25 @@ def _is_whole(curve: pd.DataFrame) -> bool:
 
 
 def _task_lengths(sweep: SweepRuns, curves: pd.DataFrame) -> tuple[int, int] | None:
-    """Batches per task and tasks of the stream, if they are the same for all complete configurations, else None."""
+    """Batches per task and tasks of the stream, if they are the same for all complete configurations, else None.
+
+    A stream ends where the curves of its seeds do that did not diverge. The adaptation that was measured is as long as
+    the longest task, so that tasks whose mean it exceeds are not of one length.
+    """
     lengths = set()
-    relevant = curves[curves.metric.isin(["online_error", "validation_error"])]
-    last = {key: int(steps.max()) for key, steps in relevant.groupby(["configuration", "metric"]).step}
+    relevant = curves[curves.metric.isin(["online_error", "validation_error", ADAPTATION])]
+    groups = dict(tuple(relevant.groupby("configuration")))
     for runs in sweep.configurations:
-        batch, task = (last.get((runs.hash, metric), -1) for metric in ("online_error", "validation_error"))
-        if runs.complete and runs.parameters.get("stream.schedule.name") == "sequential" and task >= 0:
-            lengths.add((*divmod(batch + 1, task + 1), task + 1))
-    if len(lengths) != 1:
-        return None
-    ((length, rest, tasks),) = lengths
-    return (length, tasks) if rest == 0 else None
+        if not runs.complete or runs.parameters.get("stream.schedule.name") != "sequential":
+            continue
+        points = groups.get(runs.hash, relevant[:0])
+        points = points[points.seed.isin([run.seed for run in runs.seeds if run.diverged_at is None])]
+        last = {str(metric): int(steps.max()) for metric, steps in points.groupby("metric").step}
+        if "validation_error" not in last:
+            continue
+        batches, tasks = last.get("online_error", -1) + 1, last["validation_error"] + 1
+        length, rest = divmod(batches, tasks)
+        longest = last.get(ADAPTATION, (length - 1) * int(runs.parameters["batch_size"]))
+        equal = rest == 0 and longest == (length - 1) * int(runs.parameters["batch_size"])
+        lengths.add((length, tasks) if equal else None)
+    return lengths.pop() if len(lengths) == 1 else None

@@ -24,6 +24,7 @@ from orchestrator.tracking.names import (
     fates_from_text,
     from_text,
     sweep_key,
+    to_text,
     unlisted,
 )
 from orchestrator.tracking.points import metric_name
@@ -146,8 +147,8 @@ def load_curves(name: str, tracking_uri: str = DEFAULT_URI, experiment: str | No
 
     Returns:
         One row per point, with the columns configuration (its hash), label, learner, seed, metric, step, value, and one
-        for each hyper-parameter that varies (missing where a learner does not have it). Configurations of earlier
-        versions of the sweep are included: `find_sweep` says which are `removed`.
+        for each hyper-parameter that varies (missing where a learner does not have it; lists and mappings as JSON).
+        Configurations of earlier versions of the sweep are included: `find_sweep` says which are `removed`.
 
     Raises:
         SweepNotFound: one line, with the existing names.
@@ -234,10 +235,15 @@ def curves_of(sweep: SweepRuns) -> pd.DataFrame:
     for runs, part in zip(sweep.configurations, parts, strict=True):
         part = part.sort_values(["seed", "metric", "step"], kind="stable")
         part = part.assign(configuration=runs.hash, label=runs.label, learner=runs.learner)
-        frames.append(part.assign(**{column: runs.parameters.get(key) for key, column in varying.items()}))
+        frames.append(part.assign(**{column: _cell(runs.parameters.get(key)) for key, column in varying.items()}))
     columns = [*COLUMNS, *varying.values()]
     frames = [frame for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
+
+
+def _cell(value: Any) -> Any:
+    """A parameter as a cell: pandas would spread the items of a list over the rows, and not find those of a mapping."""
+    return to_text(value) if isinstance(value, list | dict) else value
 
 
 def test_errors_of(sweep: SweepRuns) -> pd.DataFrame:

@@ -86,6 +86,16 @@ def test_every_value_and_the_options_that_vary(sweep, tracking_uri):
     assert frame.seed.dtype == "int64" and frame.value.dtype == "float64" and frame.step.dtype == "int64"
 
 
+def test_lists_and_mappings_that_vary_are_json(tmp_path, tracking_uri):
+    sizes = ([64, 64], [32], {"first": 8})
+    trials = [Trial(synthetic.configuration("foml", sizes=value), (0, 1)) for value in sizes]
+    trials.append(Trial(synthetic.configuration("online"), (0, 1)))
+    synthetic.write_all(synthetic.make_sweep(tmp_path / "results", NASTY, *trials), tracking_uri)
+    frame = load_curves(NASTY, tracking_uri)
+    shown = frame[["learner", "sizes"]].drop_duplicates().itertuples(index=False, name=None)
+    assert list(shown) == [("foml", "[64, 64]"), ("foml", "[32]"), ("foml", '{"first": 8}'), ("online", None)]
+
+
 def test_histories_and_tables_agree(sweep, tracking_uri, tmp_path):
     synthetic.write_all(sweep, tracking_uri)
     from_tables = load_curves(NASTY, tracking_uri)
