@@ -25,7 +25,10 @@ TRANSFER = "forward_transfer"
 REGRET = "regret"
 """Its step is the task."""
 OBJECTIVE = "objective"
-"""Of a seed: only if it is none of the curves that every sweep has."""
+"""Of a seed: only if it is none of the curves that every sweep has.
+
+Of a seed that ended early it is the value so far, in the table of curves only.
+"""
 PAST = ("average_accuracy", "backward_transfer", "forgetting")
 """Their step is the task after which past tasks were evaluated."""
 INTERVAL, DIAGNOSTICS = "interval/", "diagnostics/"
@@ -248,17 +251,25 @@ def end_points(
         ObjectiveError: from a function of the user's own.
     """
     costs, end = final_points(curves, datapoints), _end(curves)
-    objectives = None if objective.is_standard else objective(curves)
     out = []
-    for row, curve in enumerate(_adaptation(curves)):
+    for curve, of_objective in zip(_adaptation(curves), objective_points(curves, objective), strict=True):
         length = int(np.flatnonzero(np.isfinite(curve)).max(initial=-1)) + 1
         steps, (means,) = _means(curve[None, :length], bounds.block(len(curve)))
         adaptation = zip(steps.tolist(), means.tolist(), strict=True)
-        points = [Point(ADAPTATION, k * batch_size, value, end) for k, value in adaptation]
-        if objectives is not None:
-            points += _finite(Point(OBJECTIVE, 0, float(objectives[row]), end))
-        out.append(points + costs)
+        out.append([Point(ADAPTATION, k * batch_size, value, end) for k, value in adaptation] + of_objective + costs)
     return out
+
+
+def objective_points(curves: Curves, objective: ObjectiveMetric) -> list[list[Point]]:
+    """The objective of each seed as a point; none if other points hold it, and none before it has a value.
+
+    Raises:
+        ObjectiveError: from a function of the user's own.
+    """
+    values = None if objective.is_standard else objective(curves)
+    if values is None:
+        return [[] for _ in curves.seeds]
+    return [_finite(Point(OBJECTIVE, 0, float(value), _end(curves))) for value in values]
 
 
 def configuration_points(

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.plan.plan import Configuration, Plan, Trial
 from orchestrator.protocol import metrics
 from orchestrator.protocol.curves import Curves
-from orchestrator.protocol.objectives import ObjectiveMetric
+from orchestrator.protocol.objectives import ObjectiveError, ObjectiveMetric
 from orchestrator.storage import trial_log
 from orchestrator.storage.mirror import Mirror
 from orchestrator.storage.trial_log import machine_tags
@@ -302,8 +302,27 @@ class SweepSync:
         chunk = self._newest(tracked)
         if chunk is None or not chunk.finished:
             raise ValueError(f"no chunk file in {self._folder(tracked)} is of a finished trial")
+        return chunk.curves, self._end_points(tracked, chunk, bounds)
+
+    def _so_far(self, tracked: TrackedTrial) -> tuple[Curves, list[list[tracking_points.Point]]] | None:
+        """As `_measured`, of a trial that may have ended early, with its objective so far; None without a chunk file.
+
+        The objective so far is in no run of a seed, whose points cannot be changed when the trial is resumed.
+        """
+        chunk = self._newest(tracked)
+        if chunk is None:
+            return None
+        if chunk.finished and tracked.status == "FINISHED":
+            return chunk.curves, self._end_points(tracked, chunk, WHOLE)
+        objective = self._objective(tracked.trial.configuration.batch_size)
+        try:
+            return chunk.curves, tracking_points.objective_points(chunk.curves, objective)
+        except ObjectiveError:  # the trial has failed for it
+            return chunk.curves, [[] for _ in chunk.curves.seeds]
+
+    def _end_points(self, tracked: TrackedTrial, chunk: Any, bounds: Bounds) -> list[list[tracking_points.Point]]:
         size, datapoints = tracked.trial.configuration.batch_size, int(chunk.state["position"])
-        return chunk.curves, tracking_points.end_points(chunk.curves, datapoints, self._objective(size), size, bounds)
+        return tracking_points.end_points(chunk.curves, datapoints, self._objective(size), size, bounds)
 
     def _objective(self, batch_size: int) -> ObjectiveMetric:
         return ObjectiveMetric.of(self._plan.resolved["objective"], batch_size)
@@ -322,12 +341,13 @@ class SweepSync:
         elif started:
             tree = self.open()
             run_id = tree.configuration(configuration)
-            stored = [(tracked, self._stored(tracked)) for tracked in trials]
-            curves = [part for _, part in stored if part is not None]
+            stored = [(tracked, self._so_far(tracked)) for tracked in trials]
+            parts = [part for _, part in stored if part is not None]
+            curves, lasts = [part[0] for part in parts], [part[1] for part in parts]
             self._keep_seeds(run_id, trials, curves)
             # Without its chunk files, MLflow's points are all that is left of a failed trial.
             if all(part is not None for tracked, part in stored if tracked.status != "KILLED"):
-                frames = tables.of_configuration(curves, [[()] * len(part.seeds) for part in curves])
+                frames = tables.of_configuration(curves, lasts)
                 tree.keep_tables(run_id, {tables.CURVES_FILE: frames[tables.CURVES_FILE]})
             tree.set_status(run_id, "FAILED" if "FAILED" in statuses else "KILLED")
 

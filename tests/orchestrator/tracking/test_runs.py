@@ -339,6 +339,62 @@ def test_the_same_seeds_in_another_stack_are_another_computation(tmp_path, track
     assert_seed_runs_hold(tracking_uri, sweep, fewer)
 
 
+def failing(curves):
+    raise RuntimeError("no value")
+
+
+def test_a_failed_configuration_keeps_the_objective_of_its_finished_seeds_or_has_that_so_far(tmp_path, tracking_uri):
+    half, early = synthetic.configuration("foml", K=1), synthetic.configuration("foml", K=5)
+    finished, failed, stopped = Trial(half, (0, 1, 2)), Trial(half, (3, 4)), Trial(early, (0, 1, 2))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", finished, failed, stopped)
+    sweep.plan.resolved["objective"] = {"metric": "validation_error", "last": 2, "mode": "min"}
+    curves = sweep.whole[stopped.key]
+    curves.diverged[1] = 25
+    for curve in curves.by_batch.values():
+        curve[1, 25:] = math.nan
+    writer = writer_of(tracking_uri, sweep)
+    sweep.write_chunk(finished)
+    sweep.write_chunk(failed, 20)
+    sweep.write_chunk(stopped, 40)
+    writer.finished(finished.key)
+    writer.failed(failed.key, "out of memory")
+    writer.stopped(stopped.key, 40)
+    assert writer.drain() == []
+    writer.close("FAILED")
+    errors = {trial.key: sweep.whole[trial.key].evaluations["error"].reshape(6, -1) for trial in sweep.plan.trials}
+    first, second = compare(runs := find_sweep("sweep", tracking_uri), curves_of(runs))
+    assert first.values == dict(enumerate(pytest.approx(value) for value in errors[finished.key][4:].mean(axis=0)))
+    assert first.so_far is None and first.missing_seeds == [3, 4]
+    so_far = errors[stopped.key][2:4].mean(axis=0)
+    assert second.values == {} and second.so_far.n == 2
+    assert second.so_far.mean == pytest.approx(so_far[[0, 2]].mean()) and second.diverged_seeds == [1]
+    seeds = TrackedRuns(tracking_uri).of("seed")
+    assert {run.data.tags["foml.seed"] for run in seeds if "objective" in run.data.metrics} == {"0", "1", "2"}
+    writer = writer_of(tracking_uri, sweep)  # resumed
+    for trial in (failed, stopped):
+        sweep.write_chunk(trial)
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    writer.close("FINISHED")
+    rows = compare(runs := find_sweep("sweep", tracking_uri), curves_of(runs))
+    values = {row.configuration.hash: row.values for row in rows}
+    assert list(values[half.hash]) == [0, 1, 2, 3, 4] and list(values[early.hash]) == [0, 2]
+    assert values[early.hash][0] == pytest.approx(errors[stopped.key][4:, 0].mean())
+
+
+def test_a_trial_that_failed_for_its_own_objective_is_written(tmp_path, tracking_uri):
+    trial = Trial(synthetic.configuration("foml", K=1), (0, 1))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial)
+    sweep.plan.resolved["objective"] = {"function": f"{__name__}.failing", "mode": "min"}
+    writer = writer_of(tracking_uri, sweep)
+    sweep.write_chunk(trial)
+    writer.failed(trial.key, "objective.function: raised RuntimeError: no value")
+    assert writer.drain() == []
+    writer.close("FAILED")
+    frame = load_curves("sweep", tracking_uri)
+    assert "objective" not in set(frame.metric) and len(frame[frame.metric == "online_error"]) == 2 * synthetic.BATCHES
+
+
 def test_names_may_be_anything(tmp_path, tracking_uri):
     sweep = synthetic.make_sweep(tmp_path / "results", NASTY, Trial(synthetic.configuration("foml", K=5), (0, 1)))
     for _ in range(2):  # the second time finds them
