@@ -5,12 +5,14 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from streams.errors import Faults, OptionError, fault
 from streams.recipe import Recipe, recipes
+from streams.yaml_values import parsed
 
 Options = TypeVar("Options")
 
@@ -23,7 +25,7 @@ _BOUNDS = ("ge", "gt", "le", "lt")
 
 
 def recipe_from_words(name: str, words: Sequence[str]) -> Recipe:
-    """A recipe from its name and words like `tasks=8`, which are read as the options' types.
+    """A recipe from its name and words like `tasks=8`, which are read as the options' types; lists are YAML.
 
     Raises:
         OptionError: one line for every word without `=`, and every key with two values; else for every unknown key,
@@ -44,13 +46,37 @@ def recipe_from_words(name: str, words: Sequence[str]) -> Recipe:
         unknown_name("stream", name, kinds, faults)
         faults.check(OptionError)
     hints = get_type_hints(kinds[name])
-    values = {key: _none_or_text(value, hints.get(key)) for key, value in options.items()}
-    recipe = from_options(kinds[name], values, faults, strict=False)
+    values: dict[str, Any] = {}
+    structures: dict[str, Any] = {}
+    for key, text in options.items():
+        if not _is_structure(hints.get(key)):
+            values[key] = _none_or_text(text, hints.get(key))
+            continue
+        try:
+            structures[key] = parsed(text)
+        except yaml.YAMLError:
+            faults.add(key, "must be YAML, such as [a, b]", _short(text))
+    recipe = from_options(kinds[name], {**values, **structures}, faults, strict=False)
+    # YAML has types, unlike the text of other options: `no` is false, which is not taken for 0, as in a file.
+    _check_types(structures, hints, faults)
     if recipe is not None and (lines := recipe.check()):
         faults.extend([*lines, *recipe.check_locations()])
     faults.check(OptionError)
     assert recipe is not None
     return recipe
+
+
+def _is_structure(hint: Any) -> bool:
+    """Whether a value of the type may be a list or a mapping, so that its text is YAML."""
+    return any((get_origin(each) or each) in (list, dict) for each in (hint, *get_args(hint)))
+
+
+def _check_types(values: Mapping[str, Any], hints: Mapping[str, Any], faults: Faults) -> None:
+    model = create_model("Values", __config__=STRICT, **{key: (hints[key], ...) for key in values})  # type: ignore[call-overload]
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        explain(error, faults, model)
 
 
 def _none_or_text(value: str, hint: Any) -> str | None:

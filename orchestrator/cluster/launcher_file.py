@@ -22,8 +22,8 @@ import yaml
 from orchestrator.cluster.images import RESOLVED
 from orchestrator.cluster.kubernetes import check_kubernetes
 from orchestrator.cluster.rules import PLACEHOLDER, check_values
-from orchestrator.config.strict_yaml import StrictLoader
 from orchestrator.errors import ConfigError, fault
+from streams.yaml_values import StrictLoader
 
 TOKEN = "~/.ray/auth_token"
 SSH_TIMEOUT_S = 2.0

@@ -24,13 +24,14 @@ from orchestrator.config.cross_checks import (
 from orchestrator.config.schedulers import SCHEDULERS, Scheduler
 from orchestrator.config.schema import Document, LearnerSpec, Start, Sweep
 from orchestrator.config.search_space import is_space, read_space
-from orchestrator.config.strict_yaml import MAX_DEPTH, CommaSeparated, overridden, read_yaml
+from orchestrator.config.strict_yaml import CommaSeparated, overridden, read_yaml
 from orchestrator.errors import ConfigError, fault
 from streams import recipes
 from streams.errors import MASK, Faults
 from streams.options import explain, from_options, model_of, nearest, unknown_name
 from streams.recipe import Recipe
 from streams.schedule import HeldBack, Schedule, schedules
+from streams.yaml_values import MAX_DEPTH
 
 if TYPE_CHECKING:
     from learners.base import Learner, StreamFacts

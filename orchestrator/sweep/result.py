@@ -11,7 +11,6 @@ from pathlib import Path
 import pandas as pd
 
 from orchestrator.config.schema import Sweep
-from orchestrator.config.strict_yaml import parsed
 from orchestrator.errors import DiskFullError, ExitCode, OrchestratorError, disk_full_line, is_disk_full
 from orchestrator.execution.outcome import Outcome
 from orchestrator.plan.plan import sweep_folder
@@ -24,6 +23,7 @@ from orchestrator.system.signals import StopRequest
 from orchestrator.tracking.database import DEFAULT_URI, charts_link, ui_command
 from orchestrator.tracking.writer import TrackingProblem
 from streams.errors import masked
+from streams.yaml_values import parsed
 
 _HTML_COLUMNS = {
     "label": "configuration",

@@ -22,7 +22,7 @@ TOPS = {
     },
     "streams": {
         *("recipe", "schedule", "stream", "views", "errors", "options"),
-        *("progress", "randomness", "class_tasks", "look_tasks", "pools", "command_line"),
+        *("progress", "randomness", "class_tasks", "look_tasks", "pools", "command_line", "yaml_values"),
         *("rainbow", "online_cifar100", "online_celeba", "images", "image_looks", "digits"),
         *("build", "inspect", "verify"),
         *("store", "sources"),

@@ -7,10 +7,10 @@ import pytest
 
 from orchestrator import show
 from orchestrator.config.load import check_sweep, load_sweep, ready_sweeps
-from orchestrator.config.strict_yaml import parsed
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Plan
 from orchestrator.storage.journal import Journal
+from streams.yaml_values import parsed
 
 FILE = """
 name: mine

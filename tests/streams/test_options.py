@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streams.errors import Faults, OptionError
-from streams.images import ImageFolder
+from streams.images import ImageFolder, SingleImages
 from streams.options import from_options, option_faults, recipe_from_words
 from streams.rainbow import RainbowDigits, RainbowMnist
 from streams.schedule import Gradual, Markov, Sequential
@@ -54,6 +54,48 @@ def test_each_wrong_word_is_reported() -> None:
         "image_folder.size: must be a whole number (got 4.5)",
         "image_folder.test_share: must be a number (got half)",
     )
+
+
+@pytest.mark.parametrize("text", ["[[cat, dog], [5, owl]]", '[["cat","dog"],[5,"owl"]]', " [ [cat, dog], ['5', owl] ]"])
+def test_a_list_is_yaml_as_in_a_file(text: str) -> None:
+    recipe = recipe_from_words("images", ["data=a", f"task_classes={text}", "size=8"])
+    five = "5" if "'5'" in text else 5
+    assert recipe == SingleImages(data="a", task_classes=[["cat", "dog"], [five, "owl"]], size=8)
+
+
+@pytest.mark.parametrize("text", ["", "null", "~"])
+def test_a_list_may_be_null(text: str) -> None:
+    assert recipe_from_words("images", ["data=a", f"task_classes={text}"]) == SingleImages(data="a")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("cat,dog", "task_classes: must be a list (got cat,dog)"),
+        ("[cat, dog]", "task_classes[0]: must be a list (got cat)"),
+        ("[[no, yes]]", "task_classes[0][0]: must be text, or a whole number (got False)"),
+        ("[[a, 1.0]]", "task_classes[0][1]: must be text, or a whole number (got 1.0)"),
+        ("[[a, b]", "task_classes: must be YAML, such as [a, b] (got [[a, b])"),
+        ("[[a, 010]]", "task_classes: must be YAML, such as [a, b] (got [[a, 010]])"),
+        ("[]", "task_classes: must not be empty"),
+        ("[[a]]", "task_classes[0]: must name at least 2 classes, each once (got a)"),
+    ],
+)
+def test_a_wrong_list_is_a_line(text: str, line: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        recipe_from_words("image_pairs", ["data=a", f"task_classes={text}"])
+    assert caught.value.faults[0] == f"image_pairs.{line}"
+
+
+def test_a_wrong_list_is_reported_with_the_other_options() -> None:
+    with pytest.raises(OptionError) as caught:
+        recipe_from_words("images", ["data=a", "task_classes=[[a, 1.0], [b, [c]]]", "size=4.5"])
+    rule = "must be text, or a whole number"
+    assert sorted(caught.value.faults) == [
+        "images.size: must be a whole number (got 4.5)",
+        f"images.task_classes[0][1]: {rule} (got 1.0)",
+        f"images.task_classes[1][1]: {rule} (got ['c'])",
+    ]
 
 
 def test_contradictions_between_options_are_reported_together() -> None:

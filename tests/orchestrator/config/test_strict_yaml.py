@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.config.strict_yaml import CommaSeparated, overridden, parsed, read_yaml
+from orchestrator.config.strict_yaml import CommaSeparated, overridden, read_yaml
 from orchestrator.errors import ConfigError
+from streams.yaml_values import parsed
 
 
 def test_a_number_with_an_exponent_is_a_number() -> None:
