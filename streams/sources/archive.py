@@ -22,7 +22,7 @@ from streams.errors import SourceError, fault
 from streams.sources.decode import SUFFIXES, Content
 from streams.sources.folder import Names, list_names
 from streams.sources.image_files import Listing, shortened
-from streams.sources.labels import Columns, class_labels, file_splits, pool_numbers
+from streams.sources.labels import NO_COLUMN, Columns, class_labels, file_splits, pool_numbers
 from streams.store.cache import cache_folder
 
 ZIP, TAR = (".zip",), (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -296,7 +296,7 @@ def _label(parts: dict[str, bytes], columns: Columns, where: str) -> object:
 def _column(labels: list[object], where: Path) -> pa.ChunkedArray:
     try:
         return pa.chunked_array([pa.array(labels)])
-    except pa.ArrowException as error:
+    except NO_COLUMN as error:
         raise SourceError(fault(where, "labels must be of one type", error)) from None
 
 

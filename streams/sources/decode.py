@@ -194,6 +194,7 @@ def pillow_warnings() -> Iterator[list[str]]:
     lines: list[str] = []
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", ResourceWarning)  # about any file of the process, when garbage is collected
         yield lines
     counts = Counter(type(each.message).__name__ for each in recorded)
     firsts = {type(each.message).__name__: each.message for each in reversed(recorded)}

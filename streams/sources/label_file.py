@@ -15,7 +15,7 @@ from streams.errors import SourceError, fault
 from streams.sources.decode import SUFFIXES
 from streams.sources.folder import SPLIT_OF, walk
 from streams.sources.image_files import Listing, shortened
-from streams.sources.labels import Columns, Meanings, read_rows
+from streams.sources.labels import NO_COLUMN, Columns, Meanings, read_rows
 
 STEMS = frozenset({"metadata", "labels"})
 """The names of label files that are recognized beside images."""
@@ -145,7 +145,7 @@ def _tables(files: Sequence[Path], read: Sequence[_Columns], names: Sequence[str
             try:
                 values = columns[name]
                 tables[-1][name] = pa.array(values) if isinstance(values, list) else values
-            except (pa.ArrowException, OverflowError, UnicodeError) as error:
+            except NO_COLUMN as error:
                 faults.append(fault(f"{file}: {name}", "must hold values of one type", error, "correct this column"))
     if faults:
         raise SourceError(*faults)

@@ -24,6 +24,8 @@ _USUAL = {
 """The names of columns that are recognized, by their meaning, in lower case."""
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?|nan|[+-]?inf", re.IGNORECASE)
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)")
+NO_COLUMN = (pa.ArrowException, OverflowError, UnicodeError)
+"""What Arrow raises for values of several types, whole numbers beyond 64 bits, and text that is not Unicode."""
 ONE_LABEL = "an image has one label that names its class; several labels for an image are not supported"
 NO_REGRESSION = "labels must name classes; regression is not supported"
 

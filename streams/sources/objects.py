@@ -13,7 +13,7 @@ from streams.recipe import WHITE
 from streams.sources.decode import Content, Picture, UnsupportedImageError, shown_picture
 from streams.sources.folder import SPLIT_OF
 from streams.sources.image_files import Listing, shortened
-from streams.sources.labels import ONE_LABEL, Columns, class_labels, one_numbering, pool_numbers
+from streams.sources.labels import NO_COLUMN, ONE_LABEL, Columns, class_labels, one_numbering, pool_numbers
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def list_dataset(
     where = type(parts[0].dataset).__name__
     try:
         column = pa.chunked_array([pa.array([label for part in labels for label in part])])
-    except pa.ArrowException as error:
+    except NO_COLUMN as error:
         raise SourceError(fault(where, f"labels must be whole numbers or text; {ONE_LABEL}", error)) from None
     of_rows = class_labels(column, where, names)
     if None in of_rows.of_rows:

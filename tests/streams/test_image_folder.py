@@ -19,7 +19,7 @@ from streams.build import build, cached, main
 from streams.errors import SourceError
 from streams.images import ImageFolder, ImageFolderPairs
 from streams.recipe import TEST, TRAIN, VALIDATION
-from streams.sources.decode import ImageFormat, decode, read_picture
+from streams.sources.decode import ImageFormat, decode, pillow_warnings, read_picture
 from streams.store.task_store import TaskStore
 from tests.streams.conftest import write_image
 
@@ -638,6 +638,9 @@ def test_warnings_of_pillow_are_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     assert line.startswith(
         "2 warnings of Pillow, such as DecompressionBombWarning: Image size (64 pixels) exceeds limit"
     )
+    with pillow_warnings() as lines:  # while garbage is collected, about a file that is no image
+        warnings.warn("unclosed file", ResourceWarning, stacklevel=1)
+    assert lines == []
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])

@@ -163,6 +163,7 @@ def wrong(row: int, image: Any = None, label: Any = 0) -> Pairs:
         (Pairs(PIXELS, [[0, 1]] * 12), "Pairs: an image has one label that names its class; several labels"),
         (Pairs(PIXELS, np.eye(12)), "Pairs: an image has one label that names its class; several labels"),
         (wrong(3, label=7), "Pairs: labels must be within 0..2, the classes that the source names (got 7)"),
+        (wrong(3, label=10**20), "Pairs: labels must be whole numbers or text; an image has one label"),
         (wrong(3, label=-1), "Pairs: each item must have a label (got -1)"),
         (wrong(3, np.zeros((8, 8, 4), np.uint8)), "item[3]: an image must be of PIL, or [H, W], [C, H, W]"),
         (wrong(3, "a.png"), "item[3]: an image must be of PIL, or [H, W], [C, H, W]"),

@@ -466,6 +466,7 @@ DAMAGES: list[tuple[str, str, Callable[[Path], object], str]] = [
     ("no label", "shard with json", rewrite_shard({"0.png": PNG, "0.json": b"{}"}), "must have one column of labels"),
     ("no json", "shard with json", rewrite_shard({"0.png": PNG, "0.txt": b"{}", "1.cls": b"1", "1.png": PNG}), "0: must have a label, in .cls or"),
     ("bad json", "shard with json", rewrite_shard({"0.png": PNG, "0.json": b"{"}), "shard.tar: 0: its label cannot"),
+    ("half a character", "shard with json", rewrite_shard({"0.png": PNG, "0.json": rb'"\ud800"'}), "labels must be of one type (got 'utf-8' codec"),
     ("no image", "shard with json", rewrite_shard({"0.cls": b"1"}), "shard.tar: 0: must have one image (got cls)"),
     ("bad image", "shard with json", rewrite_shard({"0.png": PNG[:50], "0.cls": b"1"}), "0.png: is not a complete"),
     ("cut", "parquet file", cut_first("*.parquet"), "pictures.parquet: cannot be read (got Parquet magic bytes not"),
