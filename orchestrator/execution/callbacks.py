@@ -89,6 +89,7 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
         objective, curves = chunk.objective(self._metric), chunk.curves
         self._objective[key] = math.nan if objective is None else objective
         self._writer.results(key, curves)
+        self._queue.note_batches(self._outcome.plan.trial(key), chunk.batches)
         learned, seconds = curves.batches - curves.first_batch, float(sum(curves.chunks.get("seconds", ())))
         if self._queue.ledger.record(key, chunk.seconds):
             self._progress.say(f"budget reached: {self._queue.ledger.text()}; no further trial is started")

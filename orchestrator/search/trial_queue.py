@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from orchestrator.search.population.generations import Generations
 from orchestrator.search.population.segments import SegmentPlan
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.remote_folder import FAILURES
 
 if TYPE_CHECKING:
     from orchestrator.search.optuna_sampler import Studies
@@ -48,6 +50,7 @@ class TrialQueue:
         ]
         self._population_of = {member.key: each for each in self._populations for member in each.population.members}
         self._sweep, self._most_after_death = sweep, dict[str, int]()
+        self._batches = dict[str, int]()  # key → batches learned, of trials that ran in this command
         self._waiting = deque(
             trial for trial in journal.plan.trials if trial.key not in ended and trial.key not in self._population_of
         )
@@ -148,9 +151,19 @@ class TrialQueue:
         kind = packs.kind(trial)
         if kind is None:
             return None
-        batches, plan = chunk_files.newest_step(trial.folder(self._journal.root)), self.segment_plan(trial)
+        batches, plan = self._batches_of(trial), self.segment_plan(trial)
         in_window = 0 if plan is None else min(plan.since_copy(batches), packs.window_length(trial))
         return kind, batches, in_window, self._most_after_death.get(trial.key)
+
+    def _batches_of(self, trial: Trial) -> int:
+        """The batches that a trial has learned: at an address, the local copy of its folder is not synchronized."""
+        if self._journal.mirror is not None and trial.key in self._batches:
+            return self._batches[trial.key]
+        return chunk_files.newest_step(trial.folder(self._journal.root))
+
+    def note_batches(self, trial: Trial, batches: int) -> None:
+        """Note that a trial has learned this number of batches, and that its chunk file exists."""
+        self._batches[trial.key] = batches
 
     def requeue(self, trial: Trial, pack: int) -> None:
         """Start a trial again whose actor has died with a pack of this size, in a pack of half of it, rounded up.
@@ -158,6 +171,9 @@ class TrialQueue:
         Halves may fit into memory where the whole did not, and separate a trial that ends its process from the others.
         """
         self._most_after_death[trial.key] = -(-pack // 2)
+        if (mirror := self._journal.mirror) is not None:
+            with suppress(*FAILURES):  # it may have written a chunk file that it did not report
+                self.note_batches(trial, mirror.newest_step(trial.key))
         self.proceed(trial)
 
     def stopped(self, batches: int, reports: Sequence[tuple[Trial, float]]) -> list[Trial]:

@@ -15,7 +15,7 @@ import pickle
 import re
 import secrets
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -163,8 +163,12 @@ def load_at_most(folder: Path, batches: int, map_location: torch.device | str = 
 
 def newest_step(folder: Path) -> int:
     """The batches in the name of the newest chunk file, 0 if none exists; its content is not checked."""
-    files = _files(folder)
-    return files[0][0][0] if files else 0
+    return newest_step_of(path.name for path in folder.glob("chunk-*.pt"))
+
+
+def newest_step_of(names: Iterable[str]) -> int:
+    """As `newest_step`, of a folder with files of these names."""
+    return max((int(match[1]) for name in names if (match := _NAME.fullmatch(name))), default=0)
 
 
 def newest(

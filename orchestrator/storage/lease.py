@@ -91,9 +91,9 @@ def taken_over(address: str, local: Path) -> str:
 
 def _taken_over(remote: RemoteFolder, name: str) -> str:
     written = _written(remote)
-    own = written.get(name, 0)  # 0: someone has deleted it, which is also how a command is declared dead
+    renewal = written.get(name, 0)  # 0: someone has deleted it, which is also how a command is declared dead
     for key, at in _others(written, name).items():
-        if at - own >= EXPIRY_S * 1e9:  # else it waits for the renewal of this one
+        if at - renewal >= EXPIRY_S * 1e9:  # else it waits for the renewal of this one
             reason = f"this command was suspended, or did not reach the address, for more than {EXPIRY_S:g} s"
             return f"{remote.shown}: {_holder(remote, key)} has taken over this sweep, as {reason}"
     return ""

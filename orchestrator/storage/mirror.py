@@ -86,6 +86,10 @@ class Mirror:
         with self.alone():
             RemoteFolder(self.trial_address(key)).pull(self.local / key)
 
+    def newest_step(self, key: str) -> int:
+        """The batches in the name of a trial's newest chunk file at the address, 0 if none exists."""
+        return chunk_files.newest_step_of(RemoteFolder(self.trial_address(key)).listing())
+
     @contextmanager
     def appending(self, path: Path) -> Iterator[None]:
         """Download a file before this block appends lines to the copy, and upload it afterwards.

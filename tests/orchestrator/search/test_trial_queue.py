@@ -19,6 +19,8 @@ from orchestrator.search.optuna_sampler import Studies
 from orchestrator.search.trial_queue import TrialQueue
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.mirror import Mirror
+from orchestrator.storage.trial_files import TrialFiles
 
 ALPHA = {"loguniform": [1e-4, 1e-1]}
 
@@ -514,3 +516,29 @@ def test_trials_of_a_pack_are_judged_together_and_those_that_continue_are_packed
         queue.proceed(trial)
     assert queue.next_pack(1) == lot[:2]
     assert [len(queue.next_pack(1)) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("end", ["proceed", "requeue"])
+def test_trials_at_an_address_are_packed_by_what_they_have_learned(tmp_path: Path, end: str) -> None:
+    """Two of four trials learn 10 batches. The driver's copy of their folders has no chunk files."""
+    learners = [{"name": "online", "alpha1": {"grid": [0.001, 0.002, 0.003, 0.004]}}]
+    of = sweep(learners=learners, search={}, resources={"pack": 8})
+    mirror = Mirror((tmp_path / "bucket").as_uri(), "s")
+    mirror.pull()
+    journal = Journal.look(mirror.local, make_plan(of, "store"), mirror)
+    journal.take()
+    queue = TrialQueue(of, journal, set(), 100)
+    pack = queue.next_pack(1)
+    assert len(pack) == 4
+    for trial in pack[:2]:
+        files = TrialFiles(str(trial.folder(mirror.local)), mirror.trial_address(trial.key))
+        files.write({}, Curves([0, 1], 0, {"online_error": np.zeros((2, 10))}), False, ())
+        files.push()
+        files.close()
+        queue.note_batches(trial, 10 if end != "requeue" else 5)  # the last chunk is not reported
+    for trial in reversed(pack):
+        if end == "requeue":
+            queue.requeue(trial, 8)
+        else:
+            queue.proceed(trial)
+    assert [*iter(lambda: queue.next_pack(1), ())] == [pack[:2], pack[2:]]
