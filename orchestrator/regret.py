@@ -72,7 +72,7 @@ def _add_regret(
     if (stored := runs.tags.get(_EPOCHS)) not in (None, str(epochs)):
         rule = f"this sweep's regret was computed with {stored}, and points in MLflow cannot be changed"
         raise OrchestratorError(fault("--epochs", "", rule, epochs))
-    store = open_store(sweep)
+    store = open_store(sweep, any_objective=True)
     hardware.set_threads(sweep.threads)
     network = build.build(sweep.network, store.shape, store.classes)
     size = sweep.document.batch_size

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from orchestrator.config.cross_checks import check_interval, check_with_store
-from orchestrator.config.schema import LearnerSpec, Sweep
+from orchestrator.config.schema import PAST_METRICS, LearnerSpec, Sweep
 from orchestrator.errors import ConfigError
 from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.protocol.source import StoreSource, StreamShape
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
+def open_store(sweep: Sweep, progress: Progress | None = None, *, any_objective: bool = False) -> TaskStore:
     """The sweep's verified task store: at the folder or address that the sweep names, or the recipe's in the cache.
 
-    `progress` is called while a store is built or copied; it prints a line on standard error if None.
+    Args:
+        sweep: the checked sweep.
+        progress: called while a store is built or copied; it prints a line on standard error if None.
+        any_objective: accept an objective that has no value on this stream, where nothing is chosen by it.
 
     Raises:
         StreamsError: the store is damaged or a seed is missing, or the source is not valid.
@@ -46,6 +49,8 @@ def open_store(sweep: Sweep, progress: Progress | None = None) -> TaskStore:
     check_interval(sweep.scheduler, shape.length, faults)
     check_with_store(sweep, store.classes, faults)
     _check_batches(sweep.document.batch_size, shape, faults)
+    if not any_objective:
+        _check_objective(sweep, shape, faults)
     if sweep.document.network is not None:
         _check_network(sweep, store, faults)
     _check_states(sweep, store, faults)
@@ -156,6 +161,19 @@ def _check_batches(size: int, shape: StreamShape, faults: Faults) -> None:
     if size > shortest:
         rule = f"must be at most the {shortest} datapoints of the shortest task"
         faults.add("batch_size", rule, size, f"set batch_size={shortest}, or use longer tasks")
+
+
+def _check_objective(sweep: Sweep, shape: StreamShape, faults: Faults) -> None:
+    """Check that the stream has what the objective is computed from: else no trial of the sweep has a value."""
+    metric, remedy = sweep.document.objective.metric, "choose another objective"
+    if metric == "forward_transfer" and not shape.has_boundaries:
+        rule = "needs sharp task boundaries that all seeds share, which this stream has not"
+        faults.add("objective", rule, metric, f"use the schedule sequential, or {remedy}")
+    if metric in ("forward_transfer", *PAST_METRICS):
+        short = [seed for seed, ends in zip(sweep.seeds, shape.ends, strict=True) if len(ends) < 2]
+        if short:
+            rule = f"needs two tasks in the stream of each seed, and there is one with seeds {short}"
+            faults.add("objective", rule, metric, f"use more tasks, or {remedy}")
 
 
 def _named_store(sweep: Sweep, address: str, progress: Progress) -> TaskStore:

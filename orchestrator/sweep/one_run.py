@@ -166,7 +166,7 @@ def run_one(
         first = next(iter(sweep.learners[0].spaces))
         raise ConfigError(fault(_WHERE, first, "must be one value", options[first], "run_sweep searches over values"))
     report = progress if callable(progress) else _ProgressBar() if progress else silent
-    store = open_store(sweep, report)
+    store = open_store(sweep, report, any_objective=True)  # without a value it is NaN
     with _torch_threads(threads):
         return _result(sweep, store, _advanced(sweep, store, _checked_device(device), report))
 

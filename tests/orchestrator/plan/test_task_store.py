@@ -89,6 +89,32 @@ def test_a_batch_that_spans_a_whole_task_is_refused(store: TaskStore) -> None:
         assert open_store(check_sweep(document | {"batch_size": batch_size})).hash == store.hash
 
 
+def test_an_objective_that_has_no_value_on_the_stream_is_refused(store: TaskStore) -> None:
+    """Markov with the lowest hazard has one task; run_one and regret, which choose nothing by it, accept it."""
+    stream = RECIPE | {"store": str(store.path)}
+    boundaries = (
+        "s.yaml: objective: needs sharp task boundaries that all seeds share, which this stream has not "
+        "(got forward_transfer); use the schedule sequential, or choose another objective"
+    )
+    for schedule in ({"name": "markov", "hazard": 0.2}, {"name": "gradual", "window": 4}, {"name": "recurring"}):
+        assert faults(store, stream=stream | {"schedule": schedule}, objective="forward_transfer") == (boundaries,)
+    one = {"stream": stream | {"schedule": {"name": "markov", "hazard": 1e-9}}, "evaluate_past": "end"}
+    document = {"name": "s", "learners": [{"name": "online"}], "seeds": 2}
+    for metric in ("average_accuracy", "backward_transfer", "forgetting"):
+        (line,) = faults(store, **one, objective=metric)
+        assert line == (
+            "s.yaml: objective: needs two tasks in the stream of each seed, and there is one with seeds [0, 1] "
+            f"(got {metric}); use more tasks, or choose another objective"
+        )
+        open_store(check_sweep(document | one | {"objective": metric}), any_objective=True)
+        open_store(check_sweep(document | {"stream": stream, "evaluate_past": "end", "objective": metric}))
+    (line, _) = faults(store, **one, objective="forward_transfer")
+    assert line == boundaries
+    last = {"stream": stream | {"held_back": 2}, "objective": "forward_transfer"}
+    assert len(faults(store, **last)) == 1
+    open_store(check_sweep(document | {"stream": stream, "objective": "forward_transfer"}))
+
+
 class WithoutFeatures(torch.nn.Module):
     """A linear classifier."""
 
