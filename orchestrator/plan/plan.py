@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -167,12 +167,16 @@ class Study:
 
     def fits(self, configuration: Configuration) -> bool:
         """Whether the study might draw this configuration."""
-        options = configuration.options
-        if configuration.learner != self.spec.name or not all(
-            key in options and space.contains(options[key]) for key, space in self.spaces.items()
-        ):
+        from learners import registry  # imports torch
+
+        if configuration.learner != self.spec.name:
             return False
-        rest = {key: value for key, value in options.items() if key not in self.spaces}
+        # A configuration does not name an option that a later version added and that has its default.
+        defaults = {item.name: item.default for item in fields(registry.learner_class(self.spec.name).options_class)}
+        values = defaults | configuration.options
+        if not all(space.contains(values[key]) for key, space in self.spaces.items()):
+            return False
+        rest = {key: value for key, value in configuration.options.items() if key not in self.spaces}
         return replace(configuration, options=rest).hash == self.template.hash
 
     def trial(self, draws: Mapping[str, Any]) -> Trial:
@@ -253,7 +257,8 @@ class Plan:
         if planned is None:
             self.trials = (*self.trials, trial)
         elif trial.drawn_by and not planned.drawn_by:
-            trial = replace(planned, drawn_by=trial.drawn_by)
+            # With the drawn options: the planned configuration does not name each of them, see `Study.fits`.
+            trial = replace(trial, configuration=replace(trial.configuration, label=planned.configuration.label))
             self.trials = tuple(trial if each is planned else each for each in self.trials)
         else:
             return

@@ -248,6 +248,21 @@ def test_a_draw_that_is_listed_later_counts_as_drawn(tmp_path: Path) -> None:
     assert {trial.key for trial in written(tmp_path, of).plan.trials} == {trial.key for trial in trials}
 
 
+def test_an_option_that_a_later_version_added_is_drawn_as_any_other(tmp_path: Path) -> None:
+    """A listed configuration does not name it at its default, `coupled`."""
+    search = {"algorithm": "optuna", "samples": 2}
+    drawn = {"name": "foml", "pull": {"choice": ["coupled", "decoupled"]}}
+    beside = sweep(learners=[{"name": "foml"}, drawn], search=search)
+    journal = written(tmp_path / "listed", beside)
+    assert journal.plan.size == len(drain(TrialQueue(beside, journal, set(), 8))) == 2
+    of = sweep(learners=[drawn], search=search)
+    trials = drain(TrialQueue(of, written(tmp_path / "drawn", of), set(), 8))
+    for _ in range(2):
+        later = written(tmp_path / "drawn", beside).plan
+        assert {trial.key for trial in later.trials} == {trial.key for trial in trials} and later.size == 2
+        assert Studies(later).open_draws == 0 and all(trial.drawn_by for trial in later.trials)
+
+
 def test_fewer_samples_keep_the_first_draws(tmp_path: Path) -> None:
     def of(samples: int) -> Sweep:
         return sweep(search={"algorithm": "optuna", "samples": samples})
