@@ -30,7 +30,7 @@ class SweepState:
         name: of the sweep.
         folder: its path.
         state: running, finished (every trial has ended), or interrupted.
-        trials: the number of all trials, with those that a search has yet to draw.
+        trials: the number of the present plan's trials, with those that a search has yet to draw.
         finished: trials at the end of the stream.
         stopped: trials that the scheduler stopped.
         failed: trials that failed for good.
@@ -66,15 +66,14 @@ def _state(sweep: RecordedSweep) -> SweepState:
     rest = [folder for folder in folders if folder not in finished]
     failed = [folder for folder in rest if trial_log.has_failed(folder)]
     stopped = [folder for folder in rest if folder not in failed and (folder / journal.STOPPED).is_file()]
-    trials = max(len(folders), sweep.planned)
     changed = max(path.stat().st_mtime for path in (sweep.root, *folders) if path.exists())
-    ended = len(finished) + len(failed) + len(stopped) >= trials
+    ended = len(finished) + len(failed) + len(stopped) >= sweep.size
     state = "finished" if ended else "running" if journal.is_running(sweep.root) else "interrupted"
     return SweepState(
         name=sweep.resolved["name"],
         folder=str(sweep.root),
         state=state,
-        trials=trials,
+        trials=sweep.size,
         finished=len(finished),
         stopped=len(stopped),
         failed=len(failed),

@@ -35,6 +35,8 @@ LOCK = "running"
 _SILENCE_S = 600
 _DISCARDED = "discarded"
 """The key of the journal that lists trials whose files a command with `--rerun` is deleting."""
+_REMOVED = "removed"
+"""The key of a trial in the journal that an earlier version of the sweep planned, and the present one does not."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,8 @@ class Journal:
         """Write the journal: the plan's trials, and the earlier ones that are not in `discarded`."""
         earlier = _read(self.root)
         entries = {entry["key"]: entry for entry in earlier["trials"]} if earlier else {}
-        entries = {key: entry for key, entry in entries.items() if key not in discarded}
+        # A trial that is planned no longer stays in the journal: its files are used if it is planned once more.
+        entries = {key: entry | {_REMOVED: True} for key, entry in entries.items() if key not in discarded}
         studies = {study.key: study for study in self.plan.studies}
         for trial in self.plan.trials:
             entry = entries[trial.key] = {
@@ -187,7 +190,12 @@ class Journal:
             }
             if trial.drawn_by in studies:
                 entry |= {"drawn_by": trial.drawn_by, "draws": studies[trial.drawn_by].draws(trial)}
-        content = {"given": self.plan.source, "sweep": self.plan.resolved, "trials": list(entries.values())}
+        content = {
+            "given": self.plan.source,
+            "sweep": self.plan.resolved,
+            "size": self.plan.size,
+            "trials": list(entries.values()),
+        }
         if self.plan.folder is not None:
             content["folder"] = self.plan.folder
         if discarded:
@@ -308,25 +316,20 @@ class RecordedSweep:
     Attributes:
         root: the folder.
         resolved: the configuration with every default.
-        trials: the keys of all trials ever planned.
+        trials: the keys of the present plan's trials; of all trials ever planned, in the journal of an earlier version.
+        planned: the number of the present plan's trials, with those that a search has yet to draw; None in the journal
+            of an earlier version.
     """
 
     root: Path
     resolved: dict[str, Any]
     trials: tuple[str, ...]
+    planned: int | None
 
     @property
-    def planned(self) -> int:
-        """The number of trials that Optuna draws one after the other, and of those without draws; else 0."""
-        search = self.resolved["search"]
-        if search["algorithm"] != "optuna":
-            return 0  # all trials were recorded at the start
-        total = 0
-        for learner in self.resolved["learners"]:
-            spaces = [value for value in learner.values() if isinstance(value, dict)]
-            grids = [len(space["grid"]) for space in spaces if "grid" in space]
-            total += math.prod(grids) * (search["samples"] if len(grids) < len(spaces) else 1)
-        return total
+    def size(self) -> int:
+        """The number of trials, with those that a search has yet to draw."""
+        return max(len(self.trials), _size_by_samples(self.resolved)) if self.planned is None else self.planned
 
 
 def recorded_sweeps(storage: Path) -> list[RecordedSweep]:
@@ -336,9 +339,27 @@ def recorded_sweeps(storage: Path) -> list[RecordedSweep]:
     for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
         with suppress(ConfigError):
             if (content := _read(path.parent)) is not None:
-                keys = tuple(entry["key"] for entry in content["trials"])
-                sweeps.append(RecordedSweep(path.parent, content["sweep"], keys))
+                sweeps.append(_recorded_sweep(path.parent, content))
     return sweeps
+
+
+def _recorded_sweep(root: Path, content: Mapping[str, Any]) -> RecordedSweep:
+    discarded = content.get(_DISCARDED, ())
+    keys = [entry["key"] for entry in content["trials"] if _REMOVED not in entry and entry["key"] not in discarded]
+    return RecordedSweep(root, content["sweep"], tuple(keys), content.get("size"))
+
+
+def _size_by_samples(resolved: Mapping[str, Any]) -> int:
+    """The size of a sweep of Optuna whose journal does not hold it, or more: a space may have fewer values; else 0."""
+    search = resolved["search"]
+    if search["algorithm"] != "optuna":
+        return 0  # all trials were recorded at the start
+    total = 0
+    for learner in resolved["learners"]:
+        spaces = [value for value in learner.values() if isinstance(value, dict)]
+        grids = [len(space["grid"]) for space in spaces if "grid" in space]
+        total += math.prod(grids) * (search["samples"] if len(grids) < len(spaces) else 1)
+    return total
 
 
 def recorded(root: Path) -> dict[str, Any]:

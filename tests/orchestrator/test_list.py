@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator import list as command
+from orchestrator.config.load import check_sweep
+from orchestrator.plan.expand import make_plan
+from orchestrator.plan.plan import Trial
 from orchestrator.storage import atomic, journal
+from orchestrator.storage.journal import Journal
 from orchestrator.storage.trial_log import TrialLog
 from orchestrator.system.processes import started_at
 
@@ -72,6 +76,40 @@ def test_the_states_of_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "name": "ended", "folder": str(tmp_path / "ended"), "state": "finished", "trials": 4, "finished": 2,
         "stopped": 1, "failed": 1, "changed": "2023-11-14T22:13:20+00:00", "learners": ["foml", "online"],
     }  # fmt: skip
+
+
+def test_only_the_present_plan_counts(tmp_path: Path) -> None:
+    """Not the seeds that were planned before, nor the samples beyond the values that a space has."""
+
+    def journal_of(name: str, rerun: bool = False, **change: object) -> Journal:
+        document = {"name": name, "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 2}
+        journal = Journal.look(tmp_path / name, make_plan(check_sweep(document | change), "store"), rerun=rerun)
+        journal.take()
+        return journal
+
+    def finish(*trials: Trial, name: str) -> None:
+        for trial in trials:
+            (tmp_path / name / trial.key).mkdir()
+            (tmp_path / name / trial.key / "learner.pt").touch()
+
+    def shown() -> dict[str, tuple[str, int, int]]:
+        return {each.name: (each.state, each.finished, each.trials) for each in command.sweep_states(tmp_path)[0]}
+
+    journal_of("seeds", seeds=5)
+    finish(*journal_of("seeds", seeds=3).plan.trials, name="seeds")
+    space = {"name": "foml", "K": {"choice": [1, 2, 3]}}
+    search = {"search": {"algorithm": "optuna", "samples": 20}, "learners": [space]}
+    journal = journal_of("search", **search)
+    (study,) = journal.plan.studies
+    assert shown() == {"seeds": ("finished", 1, 1), "search": ("interrupted", 0, 3)}
+    for K in (1, 2, 3):
+        journal.draw(study.trial({"K": K}))
+    finish(*journal.plan.trials, name="search")
+    assert shown()["search"] == ("finished", 3, 3)
+    journal_of("seeds", seeds=5)
+    assert shown()["seeds"] == ("interrupted", 1, 2)
+    journal_of("seeds", seeds=5, rerun=True)
+    assert shown()["seeds"] == ("interrupted", 0, 1)
 
 
 def test_a_sweep_runs_while_the_process_that_holds_its_lock_lives(tmp_path: Path) -> None:
