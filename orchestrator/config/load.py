@@ -6,7 +6,7 @@ import inspect
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
@@ -24,7 +24,7 @@ from orchestrator.config.cross_checks import (
 from orchestrator.config.schedulers import SCHEDULERS, Scheduler
 from orchestrator.config.schema import Document, LearnerSpec, Start, Sweep
 from orchestrator.config.search_space import is_space, read_space
-from orchestrator.config.strict_yaml import CommaSeparated, overridden, read_yaml
+from orchestrator.config.strict_yaml import overridden, read_yaml, with_grids
 from orchestrator.errors import ConfigError, fault
 from streams import recipes
 from streams.errors import MASK, Faults
@@ -102,7 +102,7 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration", folder
         from learners import registry  # imports torch
 
         registry.search_also(folder)
-    document = _with_grids(document)
+    document = with_grids(document, _list_options)
     stream, learners = document.get("stream"), document.get("learners")
     recipe = store = schedule = facts = None
     if isinstance(stream, Mapping):
@@ -127,33 +127,18 @@ def check_sweep(document: Mapping[str, Any], file: str = "configuration", folder
     check_size(top, valid, faults)
     faults.check(ConfigError)
     assert network is not None
-    own_network = isinstance(top.network, dict) and "class" in top.network
-    own_modules = any("." in spec.name for spec in valid) or own_network or top.objective.function is not None
-    folder = folder if own_modules else None
-    return Sweep(file, document, top, recipe, store, schedule, valid, scheduler, network, folder)
+    sweep = Sweep(file, document, top, recipe, store, schedule, valid, scheduler, network)
+    return replace(sweep, folder=folder) if sweep.has_own_modules else sweep
 
 
-def _with_grids(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document with a grid for each `CommaSeparated` value, or a list for an option that takes one."""
-    entries = document.get("learners")
-    if not isinstance(entries, list) or not any(
-        isinstance(value, CommaSeparated) for entry in entries if isinstance(entry, Mapping) for value in entry.values()
-    ):
-        return document
-    return {**document, "learners": [_with_grid(entry) if isinstance(entry, Mapping) else entry for entry in entries]}
-
-
-def _with_grid(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _list_options(entry: Mapping[str, Any]) -> set[str]:
+    """The options of a learner that take a list."""
     from learners import registry  # imports torch
 
-    lists: set[str] = set()
     with suppress(ValueError, TypeError):  # a wrong name, or none, is a fault later
         model = model_of(registry.learner_class(entry.get("name")).options_class)
-        lists = {key for key, item in model.model_fields.items() if _takes_list(item.annotation)}
-    return {
-        key: value if not isinstance(value, CommaSeparated) else list(value) if key in lists else {"grid": list(value)}
-        for key, value in entry.items()
-    }
+        return {key for key, item in model.model_fields.items() if _takes_list(item.annotation)}
+    return set()
 
 
 def _takes_list(annotation: Any) -> bool:

@@ -347,6 +347,13 @@ class Sweep:
         return list(range(seeds)) if isinstance(seeds, int) else seeds
 
     @property
+    def has_own_modules(self) -> bool:
+        """Whether a learner, the network or the objective is of a module of the user's own."""
+        own_network = isinstance(self.document.network, dict) and "class" in self.document.network
+        own_learner = any("." in spec.name for spec in self.learners)
+        return own_learner or own_network or self.document.objective.function is not None
+
+    @property
     def threads(self) -> int:
         """Torch's threads in one learner actor."""
         return max(1, int(self.document.resources.cpus))

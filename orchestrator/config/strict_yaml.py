@@ -3,7 +3,7 @@
 import copy
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,31 @@ def _problem(error: yaml.YAMLError) -> str:
 
 class CommaSeparated(list[Any]):
     """The values of `foml.K=1,5,10`: a grid, unless the option takes a list."""
+
+
+def with_grids(
+    document: Mapping[str, Any], lists: Callable[[Mapping[str, Any]], Collection[str]] = lambda learner: ()
+) -> dict[str, Any]:
+    """The document with a grid for each `CommaSeparated` value, or a list for an option that takes one.
+
+    Args:
+        document: the content of a sweep's file.
+        lists: the options of a learner of the document that take lists.
+    """
+    learners = document.get("learners")
+    if not isinstance(learners, list):
+        return dict(document)
+    return {**document, "learners": [_with_grid(each, lists) for each in learners]}
+
+
+def _with_grid(learner: Any, lists: Callable[[Mapping[str, Any]], Collection[str]]) -> Any:
+    if not isinstance(learner, Mapping) or not any(isinstance(value, CommaSeparated) for value in learner.values()):
+        return learner
+    takes_list = lists(learner)
+    return {
+        key: value if not isinstance(value, CommaSeparated) else [*value] if key in takes_list else {"grid": [*value]}
+        for key, value in learner.items()
+    }
 
 
 _LISTS = (["seeds"], ["search", "scheduler", "mutate"])

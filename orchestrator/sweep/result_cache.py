@@ -9,12 +9,12 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.load import located
-from orchestrator.config.strict_yaml import overridden, read_yaml
+from orchestrator.config.strict_yaml import overridden, read_yaml, with_grids
 from orchestrator.errors import OrchestratorError
 from orchestrator.plan.plan import LEARNER_VERSIONS, RESULTS_VERSION, SCHEDULE_VERSIONS, sweep_folder
 from orchestrator.storage import atomic
@@ -26,6 +26,7 @@ from streams.store.canonical_json import digest
 if TYPE_CHECKING:
     from orchestrator.config.schema import Sweep
     from orchestrator.sweep.result import SweepResult
+    from streams.recipe import Recipe
 
 FILE = "result.json"
 _PACKAGES = Path(__file__).parents[2]
@@ -53,16 +54,23 @@ class CachedResult:
 def keep(sweep: Sweep, root: Path, store: Path, headline: str, result: SweepResult) -> None:
     """Keep the result of a sweep that ended without a problem in its folder.
 
-    Nothing is kept if MLflow is a server, or something of the user's own may change: a function as the objective, or a
-    checkpoint that a learner starts from.
+    Nothing is kept if MLflow is a server, or something else may change that `_state` does not see.
     """
-    if sweep.document.objective.function is not None or any(spec.start for spec in sweep.learners):
+    if sweep.has_own_modules or any(spec.start for spec in sweep.learners) or _may_change(sweep.recipe, sweep.store):
         return
     cached = CachedResult(headline, result.text, result.line, result.json)
     state = _state(sweep.source, sweep.name, root, store, sweep.document.tracking.uri)
     if state is not None:
         with suppress(OSError):  # the next command takes the usual way
             atomic.write(root / FILE, atomic.with_digest({"store": str(store), "state": state, **asdict(cached)}))
+
+
+def _may_change(recipe: Recipe, store: str | None) -> bool:
+    """Whether a task store may change while its files here do not: it is at an address, or of the user's data."""
+    if store is not None:
+        return is_address(store)
+    places = (item for item in fields(recipe) if item.metadata.get("location"))
+    return any(getattr(recipe, item.name) != item.default for item in places)
 
 
 def recall(options: Namespace) -> CachedResult | None:
@@ -85,12 +93,16 @@ def recall(options: Namespace) -> CachedResult | None:
 
 
 def _document(options: Namespace) -> dict[str, Any]:
-    """The configuration that a command names, unchecked."""
+    """The configuration that a command names, unchecked.
+
+    Values separated by commas are grids, as in the journal: which options take lists, only PyTorch's learners know, and
+    none of this package does.
+    """
     if options.resume is None:
-        return overridden(read_yaml(*located(options.file)), options.overrides)
+        return with_grids(overridden(read_yaml(*located(options.file)), options.overrides))
     storage = overridden({}, [word for word in options.overrides if word.startswith("storage=")]).get("storage")
     earlier, _ = given_before(sweep_folder(storage or "results", options.resume), options.resume)
-    return overridden(earlier, options.overrides)
+    return with_grids(overridden(earlier, options.overrides))
 
 
 def _state(document: Mapping[str, Any], name: str, root: Path, store: Path, uri: str) -> str | None:

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir, closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
+from orchestrator.config.load import load_sweep
 from orchestrator.sweep import arguments, result_cache
 from orchestrator.sweep.api import run_sweep
 from orchestrator.sweep.result import SweepResult
@@ -148,6 +151,44 @@ def test_a_change_of_the_task_store_or_of_the_results_version(
     assert recall(folder, "sweep.yaml") is not None
     monkeypatch.setattr(result_cache, "RESULTS_VERSION", 0)
     assert recall(folder, "sweep.yaml") is None
+
+
+def kept(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, **change: object) -> bool:
+    """Whether the result of a sweep that ended is kept, and the command is then answered from it."""
+    text = yaml.safe_dump(yaml.safe_load(TEXT) | change)
+    folder = folder_with(folder, text)
+    monkeypatch.setattr(result_cache, "sweep_contents", lambda uri, name: ([], []))
+    with chdir(folder):
+        sweep = load_sweep("sweep.yaml", words)
+        (folder / "results" / "tiny").mkdir(parents=True)
+        result = SimpleNamespace(text="the table", line="", json="")
+        result_cache.keep(sweep, Path("results/tiny"), Path("store"), HEADLINE, result)  # type: ignore[arg-type]
+    answer = recall(folder, "sweep.yaml", *words)
+    assert (answer is not None) == (folder / "results" / "tiny" / result_cache.FILE).exists()
+    return answer is not None
+
+
+def test_a_command_with_a_grid_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kept(tmp_path, monkeypatch, "learners.0.alpha1=0.1,0.2", "seeds=1,2")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learners": [{"name": "examples.my_learners.averaged"}]},
+        {"network": {"class": "examples.my_networks.strided.StridedNet"}},
+        {"objective": {"function": "examples.my_objectives.worst.worst_task"}},
+        {"stream": {"name": "images", "data": ".", "tasks": 1}},
+        {"stream": {"name": "rainbow_digits", "store": "s3://bucket/store"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_no_result_is_kept_where_something_out_of_sight_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
+) -> None:
+    assert kept(tmp_path / "plain", monkeypatch, **{"stream": {"name": "rainbow_mnist"}, "network": {"name": "mlp"}})
+    assert kept(tmp_path / "named", monkeypatch, stream={"name": "images", "data": ".", "store": "store"})
+    assert not kept(tmp_path / "own", monkeypatch, **change)
 
 
 def test_an_incomplete_or_failed_sweep_keeps_no_result(tmp_path: Path) -> None:
