@@ -185,9 +185,16 @@ def fates_as_text(fates: Iterable[tuple[int, str, int | None, int | None]]) -> s
 def fates_from_text(text: str) -> dict[int, tuple[str, int | None, int | None]]:
     """Seed → status, the batch at which it diverged, the batch at which it was stopped.
 
+    Of a text that is cut off, those that are complete.
+
     >>> fates_from_text('[["0,2", "FINISHED", null, null], ["1", "FINISHED", 25, null]]')[1]
     ('FINISHED', 25, None)
+    >>> list(fates_from_text('[["0,2", "FINISHED", null, null], ["1", "FINI…'))
+    [0, 2]
     """
+    if not text.endswith("]]"):
+        complete, separator, _ = text.rpartition("], [")
+        text = f"{complete}]]" if separator else "[]"
     return {
         seed: (status, diverged, stopped)
         for seeds, status, diverged, stopped in json.loads(text)

@@ -28,8 +28,17 @@ from orchestrator.tracking.names import (
     unlisted,
 )
 from orchestrator.tracking.points import metric_name
-from orchestrator.tracking.requests import search
-from orchestrator.tracking.runs import COMPLETE_FOR, LABEL, POPULATION, POSITION, REMOVED, SEED_FATES, STOPPED_AT
+from orchestrator.tracking.requests import CUT, joined, search
+from orchestrator.tracking.runs import (
+    COMPLETE_FOR,
+    LABEL,
+    POPULATION,
+    POSITION,
+    REMOVED,
+    SEED_FATES,
+    SEEDS,
+    STOPPED_AT,
+)
 from orchestrator.tracking.tables import CURVES_FILE, HINDSIGHT_FILE, TEST_FILE, DamagedTable, digests, read
 
 COLUMNS = ("configuration", "label", "learner", "seed", "metric", "step", "value")
@@ -312,19 +321,23 @@ def _place(run: Any) -> tuple[float, int]:
 
 
 def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
-    tags = run.data.tags
-    if text := tags.get(SEED_FATES):
+    tags, planned = run.data.tags, _planned(run)
+    if text := joined(tags, SEED_FATES):
         fates, ongoing = fates_from_text(text), (run.info.status, None, None)
-        by_seed = {seed: fates.get(seed, ongoing) for seed in unlisted(tags["foml.seeds"])}
+        by_seed = fates if text.endswith(CUT) else {seed: fates.get(seed, ongoing) for seed in planned}
         seeds = [SeedRun("", seed, fate[0], fate[1], (), fate[2]) for seed, fate in by_seed.items()]
+        if len(seeds) < len(planned):
+            number = f"how {len(planned) - len(seeds)} of its seeds ended"
+            line = "%s (run %s): an earlier version cut off %s, which are in no mean; %s"
+            logger.warning(line, tags[LABEL], run.info.run_id, number, _again(tags["foml.sweep"]))
     return ConfigurationRuns(
         run_id=run.info.run_id,
         hash=tags[CONFIGURATION],
         label=tags[LABEL],
         learner=tags["foml.learner"],
         needs_boundaries=tags["foml.needs_boundaries"] == "true",
-        complete=run.info.status == "FINISHED" and tags.get(COMPLETE_FOR) == tags["foml.seeds"],
-        planned=tuple(unlisted(tags["foml.seeds"])),
+        complete=run.info.status == "FINISHED" and joined(tags, COMPLETE_FOR) == joined(tags, SEEDS),
+        planned=planned,
         parameters={key: from_text(text) for key, text in run.data.params.items()},
         metrics=dict(run.data.metrics),
         seeds=tuple(sorted(seeds, key=lambda each: each.seed)),
@@ -334,6 +347,19 @@ def _configuration(run: Any, seeds: list[SeedRun]) -> ConfigurationRuns:
         removed=bool(tags.get(REMOVED)),
         running=run.info.status == "RUNNING",
     )
+
+
+def _planned(run: Any) -> tuple[int, ...]:
+    """The seeds that the plan has for a configuration."""
+    text = str(joined(run.data.tags, SEEDS))
+    if text.endswith(CUT):
+        rule = f"an earlier version cut off the seeds of run {run.info.run_id}"
+        raise OrchestratorError(fault("tracking", SEEDS, rule, text[-20:], _again(run.data.tags["foml.sweep"])))
+    return tuple(unlisted(text))
+
+
+def _again(sweep: str) -> str:
+    return f"python -m orchestrator.sweep --resume {shlex.quote(sweep)} writes it again from the chunk files"
 
 
 def _points(sweep: SweepRuns, runs: ConfigurationRuns) -> pd.DataFrame:
@@ -369,8 +395,7 @@ def _table(sweep: SweepRuns, runs: ConfigurationRuns, name: str) -> pd.DataFrame
     """A configuration's table; None if it is missing, damaged or out of reach."""
     table = f"{name} of {runs.label} (run {runs.run_id})"
     instead = "its test errors are left out" if name == TEST_FILE else "its curves are read from the metrics"
-    again = f"python -m orchestrator.sweep --resume {shlex.quote(sweep.name)} writes it again from the chunk files"
-    return _read_or_warn(sweep.client, runs, name, runs.digests, table, f"{instead}; {again}")
+    return _read_or_warn(sweep.client, runs, name, runs.digests, table, f"{instead}; {_again(sweep.name)}")
 
 
 def _read_or_warn(

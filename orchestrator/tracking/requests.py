@@ -22,6 +22,8 @@ ENTRIES_PER_CALL = 100
 RUNS_PER_CALL = 1_000
 RUNS_PER_TRANSACTION = 100
 TAG_LENGTH, PARAM_LENGTH = 5_000, 6_000
+CUT = "…"
+"""The end of a tag's value that is cut off."""
 _RUN_NAME, _USER = "mlflow.runName", "mlflow.user"
 _POINT_COLUMNS = ("run_uuid", "key", "step", "timestamp", "value", "is_nan")
 _QUOTE = '"'
@@ -393,4 +395,37 @@ def search(client: Any, experiments: Sequence[str], condition: str, stored_tags:
 
 def cut(tags: Mapping[str, str]) -> dict[str, str]:
     """Tags with their values cut off at MLflow's limit."""
-    return {key: value if len(value) <= TAG_LENGTH else value[: TAG_LENGTH - 1] + "…" for key, value in tags.items()}
+    return {key: value if len(value) <= TAG_LENGTH else value[: TAG_LENGTH - 1] + CUT for key, value in tags.items()}
+
+
+def divided(key: str, text: str) -> dict[str, str]:
+    """A text without `CUT` as a tag, or as several, of which each but the last ends with `CUT`, if it is too long.
+
+    A shorter text can replace it later: tags behind the end of a text are not read.
+
+    >>> divided("seeds", "0-3,7"), list(divided("seeds", "1,3," * 3_000))
+    ({'seeds': '0-3,7'}, ['seeds', 'seeds.2', 'seeds.3'])
+    """
+    tags, number = {key: text}, 1
+    while len(text) > TAG_LENGTH:
+        tags, number, text = tags | cut({_part(key, number): text}), number + 1, text[TAG_LENGTH - 1 :]
+        tags[_part(key, number)] = text
+    return tags
+
+
+def joined(tags: Mapping[str, str], key: str) -> str | None:
+    """The inverse of `divided`; None without the tag.
+
+    A text that an earlier version cut off ends with `CUT`.
+
+    >>> joined(divided("seeds", "1,3," * 3_000), "seeds") == "1,3," * 3_000
+    True
+    """
+    text, number = tags.get(key), 1
+    while text is not None and text.endswith(CUT) and (more := tags.get(_part(key, number := number + 1))):
+        text = text.removesuffix(CUT) + more
+    return text
+
+
+def _part(key: str, number: int) -> str:
+    return key if number == 1 else f"{key}.{number}"

@@ -29,7 +29,7 @@ from orchestrator.tracking.names import (
     sweep_tags,
 )
 from orchestrator.tracking.points import Point, bounds_of
-from orchestrator.tracking.requests import RunBatches, cut, search
+from orchestrator.tracking.requests import CUT, RunBatches, cut, divided, joined, search
 from streams.store.canonical_json import digest
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ LABEL, POSITION = "foml.label", f"{INTERNAL}position"
 """Tags of a configuration: its label, and its place in the plan of the sweep as last started."""
 BATCHES = f"{INTERNAL}batches"
 """Tag of a complete configuration: the batches of its stream. Its mean curves end where the first seed diverged."""
+SEEDS = "foml.seeds"
+"""Tag of a configuration: the seeds of the plan."""
 SEED_FATES = f"{INTERNAL}seed_fates"
 """Tag of a configuration whose seeds have no runs: how each ended (`names.fates_as_text`); empty if they have runs."""
 
@@ -204,17 +206,17 @@ class RunTree(RunBatches):
         seeds = self._seeds(configuration)
         runs = self._of_configuration(configuration)
         run = runs.pop(key, None)
-        if run is not None and run.data.metrics and run.data.tags.get("foml.seeds") != seeds:
+        if run is not None and run.data.metrics and joined(run.data.tags, SEEDS) != seeds:
             self._client.delete_run(run.info.run_id)
             run = None
         if run is None:
-            tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id, "foml.seeds": seeds}
-            tags |= self._provenance | self._label_and_position(configuration)
+            tags = self._tags("configuration", key, configuration) | {PARENT: self.parent_id}
+            tags |= divided(SEEDS, seeds) | self._provenance | self._label_and_position(configuration)
             tags |= {} if self.seed_runs else {SEED_FATES: "[]"}
             run_id = self.create(self._experiment, run_name(configuration.label), tags)
         else:
             run_id = str(run.info.run_id)
-            self.tag(run_id, {PARENT: self.parent_id, "foml.seeds": seeds, REMOVED: "", **self._provenance})
+            self.tag(run_id, {PARENT: self.parent_id, **divided(SEEDS, seeds), REMOVED: "", **self._provenance})
             self.tag(run_id, self._label_and_position(configuration))
             if tables.CURVES_FILE in tables.digests(run.data.tags):  # of its trials when they were interrupted
                 self.tag(run_id, tables.without(tables.CURVES_FILE))
@@ -293,7 +295,9 @@ class RunTree(RunBatches):
         run = self._of_configuration(configuration).get(f"{self._key}/{configuration.hash}")
         if run is None or run.info.status != "FINISHED":
             return None
-        if run.data.tags.get(COMPLETE_FOR) != self._seeds(configuration):
+        if joined(run.data.tags, COMPLETE_FOR) != self._seeds(configuration):
+            return None
+        if (joined(run.data.tags, SEED_FATES) or "").endswith(CUT):  # by an earlier version
             return None
         if run.data.tags.get(PARENT) != self.parent_id or run.data.tags.get(REMOVED):
             tags = {PARENT: self.parent_id, REMOVED: "", **self._label_and_position(configuration)}
@@ -320,7 +324,7 @@ class RunTree(RunBatches):
         """Mark a configuration as complete, which must be the last write to its run and those of its seeds."""
         run_id = self.configuration(configuration)
         self.flush()
-        self.tag(run_id, {COMPLETE_FOR: self._seeds(configuration)})
+        self.tag(run_id, divided(COMPLETE_FOR, self._seeds(configuration)))
         self.set_status(run_id, "FINISHED")
         self.flush()
 

@@ -22,6 +22,7 @@ from orchestrator.tracking.database import connect, experiment_id
 from orchestrator.tracking.names import fates_as_text
 from orchestrator.tracking.points import OBJECTIVE, WHOLE, Bounds
 from orchestrator.tracking.provenance import STORE, STORE_PATH, Provenance
+from orchestrator.tracking.requests import divided
 from orchestrator.tracking.runs import BATCHES, SEED_FATES, STOPPED_AT, OpenRun, RunTree
 
 LEARNER_FILE = "learner.pt"
@@ -368,7 +369,7 @@ class SweepSync:
             for seed in tracked.trial.seeds
         ]
         messages = dict.fromkeys(tracked.message for tracked in trials if tracked.message)
-        tree.tag(run_id, {SEED_FATES: fates_as_text(fates), "foml.error": "; ".join(messages)})
+        tree.tag(run_id, {**divided(SEED_FATES, fates_as_text(fates)), "foml.error": "; ".join(messages)})
         tree.texts(run_id, {tables.SEEDS_FILE: tables.final_values(curves).to_csv(index=False)})
 
     def _keep_logs(self, configuration: Configuration, trials: Sequence[TrackedTrial]) -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
+from orchestrator.errors import OrchestratorError
 from orchestrator.plan.plan import Trial
 from orchestrator.report.comparison import compare
 from orchestrator.tracking import requests
@@ -505,3 +506,74 @@ def test_seeds_without_runs(tmp_path, tracking_uri, monkeypatch):
     errors = curves.evaluations["error"].reshape(-1, 3)
     assert values.cumulative_error[0] == pytest.approx(errors[:, 0].mean())
     assert values.online_loss[2] == pytest.approx(curves.by_batch["online_loss"][2].mean())
+
+
+def scattered(tmp_path):
+    """A sweep without runs of seeds, of 60 seeds that are not consecutive; half of them diverged."""
+    trial = Trial(synthetic.configuration("online"), tuple(range(0, 120, 2)))
+    sweep = synthetic.make_sweep(tmp_path / "results", "sweep", trial)
+    sweep.plan.resolved["tracking"]["seed_runs"] = False
+    curves = sweep.whole[trial.key]
+    for row in range(1, 60, 2):
+        curves.diverged[row] = row
+        for curve in curves.by_batch.values():
+            curve[row, row:] = math.nan
+    return sweep
+
+
+def resume(sweep, uri):
+    """As a resumed sweep does that finds its trials finished."""
+    writer = writer_of(uri, sweep)
+    for trial in sweep.plan.trials:
+        writer.finished(trial.key)
+    assert writer.drain() == []
+    writer.close("FINISHED")
+
+
+def test_seeds_and_their_fates_that_no_tag_holds(tmp_path, tracking_uri, monkeypatch):
+    monkeypatch.setattr(requests, "TAG_LENGTH", 100)
+    sweep = scattered(tmp_path)
+    synthetic.write_all(sweep, tracking_uri)
+    run = TrackedRuns(tracking_uri).one("configuration")
+    assert {"foml.seeds.2", "foml_internal.seed_fates.2"} <= run.data.tags.keys()
+    assert max(len(value) for key, value in run.data.tags.items() if key.startswith("foml")) == 100
+    (runs,) = find_sweep("sweep", tracking_uri).configurations
+    assert runs.complete and runs.planned == tuple(range(0, 120, 2))
+    expected = {2 * row: row if row % 2 else None for row in range(60)}
+    assert {seed.seed: seed.diverged_at for seed in runs.seeds} == expected
+    assert {seed.status for seed in runs.seeds} == {"FINISHED"}
+    resume(sweep, tracking_uri)
+    after = TrackedRuns(tracking_uri).one("configuration")
+    assert (after.info.run_id, after.info.end_time) == (run.info.run_id, run.info.end_time), (
+        "complete, not written again"
+    )
+
+
+def test_fates_that_an_earlier_version_cut_off(tmp_path, tracking_uri, monkeypatch, caplog):
+    sweep = scattered(tmp_path)
+    synthetic.write_all(sweep, tracking_uri)
+    client, run = MlflowClient(tracking_uri), TrackedRuns(tracking_uri).one("configuration")
+    text = run.data.tags["foml_internal.seed_fates"]
+    client.set_tag(run.info.run_id, "foml_internal.seed_fates", text[:500] + "…")
+    (row,) = compare(find_sweep("sweep", tracking_uri), load_curves("sweep", tracking_uri))
+    excluded = len(row.excluded) - len(row.diverged_seeds)
+    assert 0 < excluded < 30 and set(row.values) == set(range(0, 120, 4)), "none that may have diverged"
+    (line,) = {record.getMessage() for record in caplog.records}
+    assert f"an earlier version cut off how {excluded} of its seeds ended, which are in no mean; python -m " in line
+    resume(sweep, tracking_uri)
+    assert TrackedRuns(tracking_uri).one("configuration").data.tags["foml_internal.seed_fates"] == text
+
+
+def test_seeds_that_an_earlier_version_cut_off(tmp_path, tracking_uri):
+    sweep = scattered(tmp_path)
+    synthetic.write_all(sweep, tracking_uri)
+    client, run = MlflowClient(tracking_uri), TrackedRuns(tracking_uri).one("configuration")
+    for name in ("foml.seeds", "foml_internal.complete_for"):
+        client.set_tag(run.info.run_id, name, run.data.tags[name][:50] + "…")
+    with pytest.raises(
+        OrchestratorError, match=r"^tracking: foml\.seeds: an earlier version cut off .* --resume sweep "
+    ):
+        find_sweep("sweep", tracking_uri)
+    resume(sweep, tracking_uri)
+    (runs,) = find_sweep("sweep", tracking_uri).configurations
+    assert runs.complete and runs.planned == tuple(range(0, 120, 2))
