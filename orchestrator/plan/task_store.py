@@ -20,7 +20,10 @@ from streams.store.task_store import TaskStore
 from streams.store.transport import localise
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from learners.base import Learner
+    from learners.networks.network import Network
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +90,7 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
         faults.add("network", f"must be a network that can be trained ({reason})", sweep.network)
         return
+    _check_single(sweep, store, network, x[:, :1], faults)
     for index, spec in enumerate(sweep.learners):
         kind, of_learner = registry.learner_class(spec.name), faults.at("learners", index)
         if kind.needs_features and not network.features:
@@ -118,10 +122,10 @@ def _check_states(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
     for index, spec in enumerate(sweep.learners):
         if "." not in spec.name:
             continue  # the contract tests save and load those of this package
-        from learners.state import StateError
+        from learners.state import StateError, plain_state
 
         try:
-            _try_state(sweep, store, spec)
+            plain_state(_first_updates(sweep, store, spec).state_dict(), "its state")
         except StateError as error:
             remedy = "convert arrays with torch.as_tensor, numbers with float or int"
             faults.at("learners", index).add("name", f"must have a state that can be saved: {error}", spec.name, remedy)
@@ -129,20 +133,49 @@ def _check_states(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
             logger.debug("%s: not tried", spec.name, exc_info=True)
 
 
-def _try_state(sweep: Sweep, store: TaskStore, spec: LearnerSpec) -> None:
-    """Let a learner with its fixed options learn the first batch.
+def _check_single(sweep: Sweep, store: TaskStore, network: Network, datapoint: Tensor, faults: Faults) -> None:
+    """Refuse learners that take a training pass of one datapoint with a network that cannot, as with some batch norms.
 
-    Raises:
-        StateError: its state cannot be saved, before the batch or after it.
+    The last batch of a stream, or the part of a batch before a task's end, may have one datapoint.
     """
-    from learners.state import plain_state
+    import torch
+
+    from learners.networks.network import cross_entropy
+
+    try:
+        loss = cross_entropy(torch.zeros(1, 1, dtype=torch.int64))
+        network.training_pass(*network.initial([0]), datapoint, loss)
+    except Exception as error:  # a user's module may raise anything
+        reason = str(error)
+    else:
+        return
+    for index, spec in enumerate(sweep.learners):
+        try:
+            _first_updates(sweep, store, spec, shortest=True)
+        except Exception as error:
+            if str(error) == reason:  # else each trial reports its own errors
+                rule = f"must take no training pass of one datapoint with this network ({' '.join(reason.split())})"
+                remedy = "set another batch_size, so that no part of a batch has one datapoint, or another norm"
+                faults.at("learners", index).add("name", rule, spec.name, remedy)
+
+
+def _first_updates(sweep: Sweep, store: TaskStore, spec: LearnerSpec, shortest: bool = False) -> Learner:
+    """The learner after the first batch, with the smallest values of the whole numbers that are searched.
+
+    Args:
+        shortest: learn a batch as short as the shortest one of the stream, or the shortest part of one, too, and end the
+            task.
+    """
+    from learners import Batch
     from orchestrator.protocol import online
 
-    run = online.assemble(
-        store, spec.name, spec.fixed, sweep.seeds[:1], sweep.document.batch_size, sweep.network, sweep.schedule
-    )
-    learner = run.learner
-    plain_state(learner.state_dict(), "its state")
+    size, options = sweep.document.batch_size, dict(spec.fixed)
+    options |= {
+        key: min(space.values) for key, space in spec.spaces.items() if all(type(each) is int for each in space.values)
+    }
+    source = StoreSource(store, sweep.seeds[:1], sweep.schedule)
+    run = online.assemble(store, spec.name, options, sweep.seeds[:1], size, sweep.network, source=source)
+    learner, length = run.learner, source.shape().length
     if learner.pretrain_tasks:
         run.pretrain(1)
     if learner.needs_boundaries:
@@ -150,7 +183,13 @@ def _try_state(sweep: Sweep, store: TaskStore, spec: LearnerSpec) -> None:
     batch, _ = run.batch(0)[0]
     learner.predict(batch.x)
     learner.update(batch)
-    plain_state(learner.state_dict(), "its state")
+    if shortest:
+        parts = (part for at in range(0, length, size) for part in run.parts(at, min(size, length - at)))
+        count = min(stop - start for start, stop in parts)
+        learner.update(Batch(batch.x[:, :count], batch.y[:, :count], batch.ids[:, :count]))
+        if learner.needs_boundaries:
+            learner.end_task()
+    return learner
 
 
 def _check_batches(size: int, shape: StreamShape, faults: Faults) -> None:

@@ -173,14 +173,45 @@ def test_batch_norm_whose_statistics_would_never_move_is_refused(store: TaskStor
 class Normed(torch.nn.Module):
     """A linear classifier on normalized pixels."""
 
-    def __init__(self, image_shape: tuple[int, int, int], classes: int, tracked: bool = True) -> None:
+    def __init__(
+        self, image_shape: tuple[int, int, int], classes: int, tracked: bool = True, momentum: float | None = None
+    ) -> None:
         super().__init__()
         pixels = math.prod(image_shape)
-        self.norm = torch.nn.BatchNorm1d(pixels, momentum=None, track_running_stats=tracked)
+        self.norm = torch.nn.BatchNorm1d(pixels, momentum=momentum, track_running_stats=tracked)
         self.linear = torch.nn.Linear(pixels, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(self.norm(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "learner", "single"),
+    [
+        (12, {"name": "online"}, False),  # 75 datapoints: the last batch has 3
+        (2, {"name": "online"}, True),  # the last batch has one
+        (2, {"name": "replay"}, False),  # it is joined with replayed ones
+        (12, {"name": "lwf"}, True),  # its tasks of 25 end after one datapoint of the third batch
+        (5, {"name": "lwf"}, False),
+        (12, {"name": "tfs"}, False),
+        (12, {"name": "tfs", "update_batch": 1}, True),
+        (12, {"name": "tfs", "update_batch": {"grid": [8, 1]}}, True),
+        (12, {"name": "la_maml", "inner_steps": 12}, True),
+        (12, {"name": "la_maml", "inner_steps": 3}, True),  # of the last batch, which has 3
+        (12, {"name": "la_maml", "inner_steps": 1}, False),
+    ],
+)
+def test_a_network_that_cannot_train_on_one_datapoint(
+    store: TaskStore, batch_size: int, learner: dict[str, object], single: bool
+) -> None:
+    network = {"class": f"{__name__}.Normed", "momentum": 0.1}
+    change = {"network": network, "batch_size": batch_size, "learners": [learner]}
+    if not single:
+        assert opened(store, **change) == store.hash
+        return
+    (line,) = faults(store, **change)
+    rule = "must take no training pass of one datapoint with this network (Expected more than 1 value per channel"
+    assert line.startswith(f"s.yaml: learners[0].name: {rule}")
 
 
 @dataclass(frozen=True)
