@@ -163,8 +163,7 @@ def _first_updates(sweep: Sweep, store: TaskStore, spec: LearnerSpec, shortest: 
     """The learner after the first batch, with the smallest values of the whole numbers that are searched.
 
     Args:
-        shortest: learn a batch as short as the shortest one of the stream, or the shortest part of one, too, and end the
-            task.
+        shortest: then learn a batch as short as the shortest one, or part of one, of the stream, and end the task.
     """
     from learners import Batch
     from orchestrator.protocol import online
