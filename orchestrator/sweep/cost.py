@@ -268,6 +268,8 @@ def _learner_bytes(run: online.OnlineProtocol, of: Configuration) -> int:
 def _disk_bytes(run: online.OnlineProtocol) -> int:
     """The bytes at the end of the stream: two chunk files with the present state, and the log of all curves."""
     with tempfile.TemporaryDirectory() as folder:
-        state = chunk_files.write(Path(folder), 0, run.state_dict(), run.curves, run.finished).stat().st_size
+        attempt = chunk_files.claim(Path(folder))
+        path = chunk_files.write(Path(folder), attempt, run.state_dict(), run.curves, run.finished)
+        state = path.stat().st_size
         curves = sum(path.stat().st_size for path in Path(folder).glob("curves-*"))
     return chunk_files.KEPT * state + round(curves * run.total_batches / run.batches)
