@@ -133,6 +133,7 @@ def test_the_labels_of_two_populations_of_one_learner_differ() -> None:
 
     rate = {"name": "foml", "alpha1": {"uniform": [0.001, 0.01]}}
     assert labels(rate) == labels(rate, rate) == ["foml member 1", "foml member 2"]
+    assert labels({"name": "foml"}, rate) == ["foml", *labels(rate)]
     assert labels(rate, rate | {"K": 3}) == [*labels(rate), "foml K=3 member 1", "foml K=3 member 2"]
     assert labels(rate, DRAWN, DRAWN | {"K": 3}) == [
         "foml alpha1=uniform(0.001, 0.01) member 1",

@@ -99,7 +99,7 @@ def test_regret_computes_with_the_threads_of_a_trial(
 
     runs = SimpleNamespace(configurations=[SimpleNamespace(complete=True)], tags={})
     monkeypatch.setattr(reader, "find_sweep", lambda *of: runs)
-    monkeypatch.setattr(task_store, "open_store", lambda of: store)
+    monkeypatch.setattr(task_store, "open_store", lambda of, **more: store)
     monkeypatch.setattr(hindsight, "reference", reference)
     try:
         with pytest.raises(OrchestratorError, match="enough"):
