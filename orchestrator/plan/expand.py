@@ -28,8 +28,11 @@ def make_plan(sweep: Sweep, store_hash: str) -> Plan:
         for values in _crossings(spec)
     ]
     # Without their drawn values, two entries of one learner may have one label.
-    drawn = [(spec, distinct) for spec, _, distinct in crossings if spec.drawn_spaces]
-    labels = {(label_with(spec.name, distinct), canonical(_described(spec))) for spec, distinct in drawn}
+    labels = {
+        (label_with(spec.name, distinct), canonical(_described(spec)))
+        for spec, _, distinct in crossings
+        if spec.drawn_spaces
+    }
     entries = Counter(label for label, _ in labels)
     for spec, grid_values, distinct in crossings:
         template = Configuration(
