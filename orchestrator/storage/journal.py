@@ -178,7 +178,7 @@ class Journal:
         """Write the journal: the plan's trials, and the earlier ones that are not in `discarded`."""
         earlier = _read(self.root)
         entries = {entry["key"]: entry for entry in earlier["trials"]} if earlier else {}
-        # A trial that is planned no longer stays in the journal: its files are used if it is planned once more.
+        # A trial that is no longer planned stays in the journal: its files are used if it is planned again.
         entries = {key: entry | {_REMOVED: True} for key, entry in entries.items() if key not in discarded}
         studies = {study.key: study for study in self.plan.studies}
         for trial in self.plan.trials:

@@ -79,7 +79,7 @@ def test_the_states_of_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_only_the_present_plan_counts(tmp_path: Path) -> None:
-    """Not the seeds that were planned before, nor the samples beyond the values that a space has."""
+    """Not the seeds and values that were planned before, nor the samples beyond the values that a space has."""
 
     def journal_of(name: str, rerun: bool = False, **change: object) -> Journal:
         document = {"name": name, "stream": {"name": "rainbow_digits"}, "learners": [{"name": "online"}], "seeds": 2}
@@ -110,6 +110,11 @@ def test_only_the_present_plan_counts(tmp_path: Path) -> None:
     assert shown()["seeds"] == ("interrupted", 1, 2)
     journal_of("seeds", seeds=5, rerun=True)
     assert shown()["seeds"] == ("interrupted", 0, 1)
+    rates = {"name": "online", "alpha1": {"grid": [0.1, 0.2]}}
+    finish(*journal_of("rates", learners=[rates]).plan.trials, name="rates")
+    assert shown()["rates"] == ("finished", 2, 2)
+    journal_of("rates", learners=[rates | {"alpha1": 0.1}])
+    assert shown()["rates"] == ("finished", 1, 1)
 
 
 def test_a_sweep_runs_while_the_process_that_holds_its_lock_lives(tmp_path: Path) -> None:

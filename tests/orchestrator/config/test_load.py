@@ -359,16 +359,21 @@ def test_a_grid_of_a_learner_without_a_name_is_a_fault() -> None:
     assert caught.value.faults == (f"mine.yaml: learners[0].name: must be given; one of {names}",)
 
 
-def test_an_option_that_takes_a_list_gets_one(tmp_path: Path) -> None:
-    module = tmp_path / "widths_of" / "mine.py"
-    module.parent.mkdir()
-    module.write_text(
-        "from dataclasses import dataclass\n"
+def write_module(path: Path, options: str) -> None:
+    """Write the module of a learner of the user's own with this class of options."""
+    path.parent.mkdir()
+    path.write_text(
+        "from dataclasses import dataclass, field\n"
         "from learners.base import Learner\n"
-        "@dataclass(frozen=True)\n"
-        "class Options:\n    widths: list[int] | None = None\n    depth: int = 1\n"
-        "class Widths(Learner):\n    options_class = Options\n"
+        f"@dataclass(frozen=True)\n{options}"
+        "class Mine(Learner):\n    options_class = Options\n"
         "    def predict(self, x): ...\n    def update(self, batch): ...\n"
+    )
+
+
+def test_an_option_that_takes_a_list_gets_one(tmp_path: Path) -> None:
+    write_module(
+        tmp_path / "widths_of" / "mine.py", "class Options:\n    widths: list[int] | None = None\n    depth: int = 1\n"
     )
     path = write(tmp_path, "name: x\nstream: {name: rainbow_digits}\nlearners: [{name: widths_of.mine}]\nseeds: 3\n")
     (spec,) = load_sweep(path, ["learners.0.widths=8,16", "learners.0.depth=1,2"]).learners
@@ -377,15 +382,9 @@ def test_an_option_that_takes_a_list_gets_one(tmp_path: Path) -> None:
 
 
 def test_an_option_without_a_default_is_searched(tmp_path: Path) -> None:
-    module = tmp_path / "rate_of" / "mine.py"
-    module.parent.mkdir()
-    module.write_text(
-        "from dataclasses import dataclass, field\n"
-        "from learners.base import Learner\n"
-        "@dataclass(frozen=True)\n"
-        "class Options:\n    rate: float = field(metadata={'gt': 0})\n    pair: tuple[int, ...] = (1, 2)\n"
-        "class Rate(Learner):\n    options_class = Options\n"
-        "    def predict(self, x): ...\n    def update(self, batch): ...\n"
+    write_module(
+        tmp_path / "rate_of" / "mine.py",
+        "class Options:\n    rate: float = field(metadata={'gt': 0})\n    pair: tuple[int, ...] = (1, 2)\n",
     )
 
     def sweep(*entries: dict[str, object], words: tuple[str, ...] = ()) -> Sweep:
