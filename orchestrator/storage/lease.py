@@ -7,6 +7,7 @@ by the clock of the address, not of a machine.
 """
 
 import json
+import math
 import os
 import secrets
 import socket
@@ -58,13 +59,19 @@ def hold_lease(
     over = threading.Event()
 
     def renew() -> None:
+        previous = math.inf
         while not over.wait(RENEW_S):
             with suppress(*FAILURES):  # temporarily unreachable: try again in the next round
-                if reason := _taken_over(remote, name):
+                previous, reason = _look(remote, name, previous)
+                if not reason:
+                    remote.put(lease)
+                    # The process may have been suspended since that look, or the upload slow. A machine that took the
+                    # sweep over meanwhile compared its own lease with the one that was just replaced.
+                    previous, reason = _look(remote, name, previous)
+                if reason:
                     report(reason)
                     stop(reason)
                     return
-                remote.put(lease)
 
     renewal = threading.Thread(target=renew, name="lease", daemon=True)
     renewal.start()
@@ -86,17 +93,22 @@ def taken_over(address: str, local: Path) -> str:
         address: of the sweep's folder.
         local: the local copy of that folder.
     """
-    return _taken_over(RemoteFolder(address), (local / _NAME).read_text())
+    return _look(RemoteFolder(address), (local / _NAME).read_text())[1]
 
 
-def _taken_over(remote: RemoteFolder, name: str) -> str:
+def _look(remote: RemoteFolder, name: str, previous: float = math.inf) -> tuple[int, str]:
+    """The time in ns of this machine's lease, and why its command must stop if another machine has taken over.
+
+    Args:
+        previous: this time at the previous look; another machine may have compared its own with it since.
+    """
     written = _written(remote)
-    renewal = written.get(name, 0)  # 0: someone has deleted it, which is also how a command is declared dead
+    latest = written.get(name, 0)  # 0: someone has deleted it, which is also how a command is declared dead
     for key, at in _others(written, name).items():
-        if at - renewal >= EXPIRY_S * 1e9:  # else it waits for the renewal of this one
+        if at - min(latest, previous) >= EXPIRY_S * 1e9:  # else it waits for the renewal of this one
             reason = f"this command was suspended, or did not reach the address, for more than {EXPIRY_S:g} s"
-            return f"{remote.shown}: {_holder(remote, key)} has taken over this sweep, as {reason}"
-    return ""
+            return latest, f"{remote.shown}: {_holder(remote, key)} has taken over this sweep, as {reason}"
+    return latest, ""
 
 
 def _await_others(remote: RemoteFolder, name: str, report: Callable[[str], None]) -> None:

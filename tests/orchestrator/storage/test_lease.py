@@ -4,10 +4,12 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from orchestrator.errors import ConfigError
 from orchestrator.storage import lease
@@ -125,3 +127,34 @@ def test_a_command_whose_sweep_was_taken_over_stops_and_renews_nothing(
         assert (bucket / name).stat().st_mtime_ns == before
     assert lines == reasons and len(reasons) == 1 and "process 7 on other has taken over this sweep" in reasons[0]
     assert leases(bucket.as_uri()) == [f"{PREFIX}other"]
+
+
+@pytest.mark.parametrize("looks_that_fail", [0, 1])
+def test_a_sweep_that_is_taken_over_during_a_renewal_is_given_up(
+    tmp_path: Path, machines: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, looks_that_fail: int
+) -> None:
+    """The process was suspended between its look at the leases and the renewal, or the upload took that long."""
+    bucket, reasons, failing = tmp_path / "bucket", list[str](), [False] * looks_that_fail
+    put, listing = RemoteFolder.put, RemoteFolder.listing
+
+    def late_put(remote: RemoteFolder, path: Path) -> None:
+        if path.name.startswith(PREFIX) and threading.current_thread().name == "lease":
+            write_lease(bucket, f"{PREFIX}other", 0)
+            failing[:] = [True] * len(failing)
+        put(remote, path)
+
+    def unreachable_after_the_put(remote: RemoteFolder) -> dict[str, fs.FileInfo]:
+        if any(failing):
+            failing.pop()
+            raise OSError("unreachable")
+        return listing(remote)
+
+    with hold_lease(bucket.as_uri(), machines[0], reasons.append):
+        (name,) = leases(bucket.as_uri())
+        write_lease(bucket, name, 100)  # the last renewal
+        monkeypatch.setattr(RemoteFolder, "put", late_put)
+        monkeypatch.setattr(RemoteFolder, "listing", unreachable_after_the_put)
+        until = time.monotonic() + 30
+        while not reasons and time.monotonic() < until:
+            time.sleep(0.1)
+    assert len(reasons) == 1 and "process 7 on other has taken over this sweep" in reasons[0] and not failing
