@@ -12,7 +12,8 @@ jobs=${FOML_SHARED:-/srv/foml}/jobs
 command=$1
 job=$jobs/$2
 shift 2
-runs() { [ -f "$job.pid" ] && [ ! -f "$job.code" ] && kill -0 "$(cat "$job.pid")" 2>/dev/null; }
+# After a restart of the head another process may have the number in JOB.pid: the job's has JOB.code among its words.
+runs() { [ -f "$job.pid" ] && [ ! -f "$job.code" ] && grep -qszxF -- "$job.code" "/proc/$(cat "$job.pid")/cmdline"; }
 
 case $command in
 start)
@@ -32,6 +33,10 @@ start)
     setsid nohup bash -c 'set +e; log=$1; out=$2; code=$3; shift 3; bash "$@" >"$out" 2>"$log" </dev/null; echo $? >"$code.new"; mv "$code.new" "$code"' \
         job "$job.log" "$job.out" "$job.code" "$here/foml.sh" sweep "$@" >/dev/null 2>&1 </dev/null 9>&- &
     echo $! >"$job.pid"
+    for _ in {1..100}; do # until the process has its words, so that no other call takes it for another one
+        if runs || [ -f "$job.code" ]; then break; fi
+        sleep 0.05
+    done
     echo "started"
     ;;
 follow)
@@ -49,7 +54,7 @@ follow)
             ;;
         esac
     done
-    tail -n +1 -f --pid="$(cat "$job.pid")" -s 0.5 "$job.log" || true
+    if runs; then tail -n +1 -f --pid="$(cat "$job.pid")" -s 0.5 "$job.log" || true; else cat "$job.log"; fi
     for _ in 1 2 3 4 5 6 7 8 9 10; do [ -f "$job.code" ] && break; sleep 0.3; done
     [ $# -gt 0 ] || cat "$job.out" 2>/dev/null || true
     echo "exit code $(cat "$job.code" 2>/dev/null || echo unknown)"

@@ -97,6 +97,29 @@ def test_of_two_simultaneous_starts_of_a_job_one_wins(tmp_path: Path) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def test_a_job_whose_number_another_process_has_is_not_running(tmp_path: Path) -> None:
+    """As after a restart of the head, during which the job had no time to write its exit code."""
+    shutil.copy(ROOT / "deploy/job.sh", tmp_path)
+    (tmp_path / "foml.sh").write_text("echo finished\n")
+    jobs = tmp_path / "shared" / "jobs"
+    jobs.mkdir(parents=True)
+
+    def job(*words: str) -> str:
+        words = ("bash", str(tmp_path / "job.sh"), *words)
+        environment = os.environ | {"FOML_SHARED": str(jobs.parent)}
+        return subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=30).stdout
+
+    with subprocess.Popen(["sleep", "300"]) as other:
+        try:
+            (jobs / "mine.pid").write_text(f"{other.pid}\n")
+            (jobs / "mine.log").write_text("before the restart\n")
+            assert job("follow", "mine").splitlines()[-2:] == ["before the restart", "exit code unknown"]
+            assert job("start", "mine", "jobs/mine.yaml") == "started\n"
+            assert job("follow", "mine").splitlines()[-2:] == ["finished", "exit code 0"]
+        finally:
+            other.kill()
+
+
 @pytest.mark.parametrize(
     ("line", "is_output"),
     [
