@@ -3,8 +3,9 @@
 # JOB.out (its standard output), JOB.pid and JOB.code (the exit code).
 #
 #   job.sh start JOB WORDS…      start `foml.sh sweep WORDS`, unless JOB is running
-#   job.sh follow JOB            print the log until the job ends, then its standard output and `exit code N`
+#   job.sh follow JOB            print `job.sh: following`, the log until the job ends, its standard output and `exit code N`
 #   job.sh follow JOB OPTION…    the same for a job started with --json or --quiet, without its standard output
+#                                (either prints `job.sh: refused: REASON` if there is no such job)
 #   job.sh stop JOB              stop as Ctrl-C does: chunks in flight are finished
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -42,25 +43,26 @@ start)
 follow)
     if [ ! -f "$job.pid" ]; then
         known=$(find "$jobs" -name '*.pid' -printf '%f ' 2>/dev/null || true)
-        echo "no such job; there are: ${known//.pid/}"
+        echo "job.sh: refused: no such job; there are: ${known//.pid/}"
         exit 1
     fi
     for option in "$@"; do
         case " $(cat "$job.words" 2>/dev/null || true) " in
         *" $option "*) ;;
         *)
-            echo "the job was started without $option: leave this option out"
+            echo "job.sh: refused: the job was started without $option: leave this option out"
             exit 1
             ;;
         esac
     done
+    echo "job.sh: following"
     if runs; then tail -n +1 -f --pid="$(cat "$job.pid")" -s 0.5 "$job.log" || true; else cat "$job.log"; fi
     for _ in 1 2 3 4 5 6 7 8 9 10; do [ -f "$job.code" ] && break; sleep 0.3; done
     [ $# -gt 0 ] || cat "$job.out" 2>/dev/null || true
     echo "exit code $(cat "$job.code" 2>/dev/null || echo unknown)"
     ;;
 stop)
-    runs && pkill -INT -s "$(ps -o sid= -p "$(cat "$job.pid")" | tr -d ' ')" -f orchestrator.sweep
+    if runs; then pkill -INT -s "$(ps -o sid= -p "$(cat "$job.pid")" | tr -d ' ')" -f orchestrator.sweep; fi
     ;;
 *)
     echo "start, follow or stop" >&2

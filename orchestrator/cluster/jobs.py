@@ -32,8 +32,22 @@ from streams.store.address import is_address
 SHARED = "/srv/foml"
 """The folder that all nodes share."""
 _CODE = re.compile(r"^exit code (\d+|unknown)\s*$")
+_FOLLOWING, _REFUSED = "job.sh: following", "job.sh: refused: "
+"""Lines of `job.sh follow`: a lost connection and a refusal have the same exit status."""
 _LAUNCHER = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\t[A-Z]+ ")
 _COMMIT = re.compile(r"^([0-9a-f]{40}) (true|false)\s*$")
+
+
+class HeadError(OrchestratorError):
+    """A command on the head failed, or the connection to the head was lost.
+
+    Attributes:
+        lines: the standard output up to then.
+    """
+
+    def __init__(self, message: str, lines: Sequence[str]) -> None:
+        super().__init__(message)
+        self.lines = lines
 
 
 class Head:
@@ -51,7 +65,7 @@ class Head:
         """Run a command on the head, and pass each line to `report` immediately. Returns the lines.
 
         Raises:
-            OrchestratorError: the head cannot be reached, or the command fails.
+            HeadError: the head cannot be reached, or the command fails.
         """
         lines = []
         words = [*self._launch, "exec", str(self.file), command]
@@ -71,7 +85,7 @@ class Head:
         if process.returncode:
             output = [line for line in lines if _is_output(line)] or errors.splitlines() or ["nothing"]
             rule = "the head cannot be reached, or the command failed there"
-            raise OrchestratorError(fault(str(self.file), "", rule, output[-1], "is the cluster up? ray up"))
+            raise HeadError(fault(str(self.file), "", rule, output[-1], "is the cluster up? ray up"), lines)
         return lines
 
     def put(self, local: Path, remote: str) -> None:
@@ -162,7 +176,7 @@ def submit(
     if detach:
         follow = _attach_command(cluster, sweep.name, output)
         return RemoteResult(sweep.name, 0, f"follow it: {follow}", resume=follow)
-    return attach(cluster, sweep.name, output)
+    return attach(cluster, sweep.name, output, started=True)
 
 
 def _for_head(sweep: Sweep) -> dict[str, Any]:
@@ -177,11 +191,18 @@ def _for_head(sweep: Sweep) -> dict[str, Any]:
     return document | ({"tracking": tracking} if tracking else {})
 
 
-def attach(cluster: Path, name: str, output: Output) -> RemoteResult:
+def attach(cluster: Path, name: str, output: Output, started: bool = False) -> RemoteResult:
     """Follow a sweep of this name to its end, and fetch its report into `results/NAME/report`.
 
     The lines of the command on the head go to standard output. If `output` asks for one line or one document, they go
-    to standard error, and the line or document is in the result.
+    to standard error, and the line or document is in the result. A connection that is lost meanwhile is as an
+    interruption here: the sweep continues.
+
+    Args:
+        cluster: a file for `ray up`.
+        name: the sweep.
+        output: of the command here and on the head.
+        started: this command has started the sweep, so that it runs even if the head cannot be reached any more.
 
     Raises:
         OrchestratorError: no such sweep exists, it was started with other options, or the head does not answer.
@@ -196,9 +217,17 @@ def attach(cluster: Path, name: str, output: Output) -> RemoteResult:
             lines = head.run(f"bash ~/foml/job.sh {words}", report)
     except KeyboardInterrupt:
         return _leave(head, cluster, name, job, output, ask=stop_request.signal == signal.SIGINT)
+    except HeadError as error:
+        refusals = [line.removeprefix(_REFUSED) for line in error.lines if line.startswith(_REFUSED)]
+        if refusals:
+            raise OrchestratorError(fault(str(cluster), name, refusals[-1])) from None
+        if not started and _FOLLOWING not in error.lines:
+            raise
+        return _left(cluster, name, output, "the connection to the head was lost, and the sweep continues to run there")
     codes = [match[1] for line in lines if (match := _CODE.match(line))]
     if not codes or codes[-1] == "unknown":
-        raise OrchestratorError(f"{name}: ended without an exit code; the same command resumes it")
+        line = f"{name}: ended without an exit code, as when the head restarts; the command that started it resumes it"
+        return RemoteResult(name, ExitCode.INTERRUPTED, problems=(line,))
     code, local_report = int(codes[-1]), None
     if code not in (ExitCode.BAD_INPUT, ExitCode.INTERRUPTED):
         local_report = folder / "report"
@@ -228,7 +257,7 @@ def _attach_command(cluster: Path, name: str, output: Output) -> str:
 
 
 def _show(line: str, stream: TextIO) -> None:
-    if _is_output(line) and not _CODE.match(line):
+    if _is_output(line) and not _CODE.match(line) and not line.startswith((_FOLLOWING, _REFUSED)):
         print(line, file=stream, flush=True)
 
 
@@ -240,15 +269,27 @@ def _is_output(line: str) -> bool:
 
 def _leave(head: Head, cluster: Path, name: str, job: str, output: Output, ask: bool) -> RemoteResult:
     """After a signal: leave the sweep running, unless the user is asked and wants it stopped."""
-    follow = _attach_command(cluster, name, output)
     ask = ask and sys.stdin.isatty() and not output.as_json  # the question would be on standard output
-    if (input("leave it running? [Y/n] ") if ask else "").strip().lower().startswith("n"):
+    try:
+        stop = ask and input("leave it running? [Y/n] ").strip().lower().startswith("n")
+    except (EOFError, KeyboardInterrupt):  # Ctrl-D, or Ctrl-C again
+        print()
+        stop = False
+    if not stop:
+        return _left(cluster, name, output, "it continues to run")
+    try:
         head.run(f"bash ~/foml/job.sh stop {shlex.quote(job)}")
-        line = f"stopping; its chunks in flight are finished. Follow it: {follow}"
-    else:
-        line = f"it continues to run. Follow it: {follow}"
-    print(line, file=sys.stderr)
-    return RemoteResult(name, ExitCode.INTERRUPTED, problems=(line,), resume=follow)
+    except HeadError as error:
+        return _left(cluster, name, output, "it could not be stopped, and may continue to run", error.faults)
+    return _left(cluster, name, output, "stopping; its chunks in flight are finished")
+
+
+def _left(cluster: Path, name: str, output: Output, state: str, problems: Sequence[str] = ()) -> RemoteResult:
+    """The result of a command that ends before the sweep does."""
+    follow = _attach_command(cluster, name, output)
+    return RemoteResult(
+        name, ExitCode.INTERRUPTED, problems=(*problems, f"{state}. Follow it: {follow}"), resume=follow
+    )
 
 
 def _same_state(head: Head, output: Output) -> None:

@@ -79,6 +79,8 @@ def _run_on_cluster(options: Namespace, output: Output) -> int:
     else:
         file, overrides = options.file, options.overrides
         result = jobs.submit(options.cluster, file, overrides, options.rerun, options.detach, output)
+    for line in result.problems:
+        print(line, file=sys.stderr)
     if output.as_json:
         document = SweepDocument(result.name, result.exit_code, problems=result.problems, resume=result.resume)
         print(document.to_json() if result.document is None else result.document)

@@ -20,6 +20,7 @@ import yaml
 
 from orchestrator import ship
 from orchestrator.cluster import jobs
+from orchestrator.console.output import Output
 from orchestrator.sweep import __main__
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import REPORTED, folder_with
@@ -261,3 +262,84 @@ def test_a_signal_here_leaves_the_sweep_on_the_head_running(
         assert document["problems"] == [f"it continues to run. Follow it: {follow}"]
     finally:
         os.killpg(int((shared / "jobs/tiny.pid").read_text()), signal.SIGKILL)
+
+
+LOSES_CONNECTION = """#!/bin/bash
+case $1 in
+exec) ;;
+rsync-up) mkdir -p "$(dirname "$4")" && exec cp -T "$3" "$4" ;;
+esac
+[[ $3 == *"job.sh follow"* ]] || exec bash -c "$3"
+[ -f alive ] || exit 1
+while read -r line; do
+    echo "$line"
+    if [[ $line == *trials* ]]; then exit 1; fi
+done < <(bash -c "$3")
+"""
+"""The launcher while the connection ends after the first line of the sweep, or before any if there is no file `alive`."""
+
+
+def test_a_lost_connection_is_no_bad_input_since_the_sweep_continues(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = "#!/bin/bash\necho '[0:03] 0/3 trials done' >&2\nexec sleep 300\n"
+    (shared.parent / "home/foml-venv/bin/python").write_text(python)
+    (shared.parent / "launcher").write_text(LOSES_CONNECTION)
+    follow = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json"
+    line = f"the connection to the head was lost, and the sweep continues to run there. Follow it: {follow}"
+    try:
+        for words in (["sweep.yaml", "--json"], ["--attach", "tiny", "--json"]):
+            Path("alive").touch()
+            assert __main__.main(["--cluster", "cluster.yaml", *words]) == 130
+            captured = capsys.readouterr()
+            document = json.loads(captured.out)
+            assert (document["sweep"], document["exit_code"], document["resume"]) == ("tiny", 130, follow)
+            assert document["problems"] == [line]
+            assert captured.err.splitlines()[-2:] == ["[0:03] 0/3 trials done", line]
+            os.kill(int((shared / "jobs/tiny.pid").read_text()), 0)  # it still runs
+            Path("alive").unlink()
+        assert __main__.main(["--cluster", "cluster.yaml", "sweep.yaml"]) == 130  # runs already
+        assert "the connection to the head was lost" in capsys.readouterr().err
+        assert __main__.main(["--cluster", "cluster.yaml", "--attach", "tiny"]) == 2  # whether it runs is not known
+        assert "cluster.yaml: the head cannot be reached" in capsys.readouterr().err
+    finally:
+        os.killpg(int((shared / "jobs/tiny.pid").read_text()), signal.SIGKILL)
+
+
+def test_a_job_without_an_exit_code_was_interrupted(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As after a restart of the head."""
+    (shared / "jobs").mkdir()
+    (shared / "jobs/tiny.pid").write_text(f"{2**22 + 1}\n")
+    (shared / "jobs/tiny.log").write_text("[0:03] 0/3 trials done\n")
+    assert __main__.main(["--cluster", "cluster.yaml", "--attach", "tiny"]) == 130
+    rule = "ended without an exit code, as when the head restarts; the command that started it resumes it"
+    assert capsys.readouterr() == ("[0:03] 0/3 trials done\n", f"tiny: {rule}\n")
+    assert __main__.main(["--cluster", "cluster.yaml", "--attach", "other"]) == 2
+    assert capsys.readouterr() == ("", "cluster.yaml: other: no such job; there are: tiny\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ("", "it continues to run"),
+        (EOFError, "it continues to run"),
+        (KeyboardInterrupt, "it continues to run"),
+        ("n", "stopping; its chunks in flight are finished"),
+        ("no", "it could not be stopped, and may continue to run"),
+    ],
+)
+def test_each_answer_after_ctrl_c_has_a_result(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, answer: str | type[BaseException], state: str
+) -> None:
+    def question(text: str) -> str:
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    monkeypatch.setattr("builtins.input", question)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    cluster = Path("cluster.yaml")
+    head = jobs.Head(cluster, launch=["false"]) if answer == "no" else jobs.Head(cluster)
+    result = jobs._leave(head, cluster, "tiny", "tiny", Output(), ask=True)
+    follow = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny"
+    assert (result.exit_code, result.resume, result.problems[-1]) == (130, follow, f"{state}. Follow it: {follow}")
