@@ -118,6 +118,10 @@ class Progress:
         self.write: Callable[[str], None] = lambda text: print(text, file=self._out, flush=True)
         self.periodic = True
 
+    def set_slots(self, slots: int) -> None:
+        """Change the number of trials that run simultaneously, by which the time left is estimated."""
+        self._slots = max(1, slots)
+
     def say(self, text: str) -> None:
         """Print a line immediately."""
         self.write(text)

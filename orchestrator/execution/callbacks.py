@@ -286,11 +286,15 @@ class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
         context: of the sweep.
         queue: the trials to run.
         spec: what the actor of trials that start together must know.
-        slots: actors that run simultaneously.
+        slots: returns the number of actors that run simultaneously, which changes as nodes join and leave.
     """
 
     def __init__(
-        self, context: SweepContext, queue: TrialQueue, spec: Callable[[Sequence[Trial]], TrialSpec], slots: int
+        self,
+        context: SweepContext,
+        queue: TrialQueue,
+        spec: Callable[[Sequence[Trial]], TrialSpec],
+        slots: Callable[[], int],
     ) -> None:
         super().__init__()
         self._stop_request = context.stop_request
@@ -300,9 +304,10 @@ class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         if self._stop_request.requested:
             return _FINISHED
-        if self._queue.draws and len(self._started) >= self._slots:
+        slots = self._slots()
+        if self._queue.draws and len(self._started) >= slots:
             return None  # draw once a slot is free: later draws know more results
-        trials = self._queue.next_pack(self._slots)
+        trials = self._queue.next_pack(slots)
         if trials:
             self._started.add(trial_id)
             return self._spec(trials).to_tune()

@@ -11,6 +11,8 @@ from orchestrator.errors import OrchestratorError
 
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")
 """The copy of the cluster file that `ray up` leaves on the head."""
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+"""The namespace of the pod that this runs in."""
 _LEAVING = Path("~/foml-leaving")
 """The file that `deploy/node.sh --spot` creates on a node that AWS is about to take."""
 
@@ -61,11 +63,15 @@ def joined() -> list[Node]:
 def startable(bootstrap: Path = BOOTSTRAP) -> list[tuple[dict[str, float], int]] | None:
     """The nodes that an autoscaler may start: resources of one, and their number; None if its limits are not known.
 
-    Ray offers a driver no way to ask.
+    Ray offers a driver no way to ask: the limits are read where the autoscaler reads them.
     """
     document = _launcher_document(bootstrap)
+    if document is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
+        return []
     if document is None:
-        return None if "KUBERNETES_SERVICE_HOST" in os.environ else []
+        document = _kuberay_document()
+    if document is None:
+        return None
     head, types = document.get("head_node_type"), document.get("available_node_types") or {}
     limit = document.get("max_workers", 0)
     return [
@@ -91,6 +97,24 @@ def _launcher_document(bootstrap: Path) -> dict[str, Any] | None:
     except (OSError, yaml.YAMLError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def _kuberay_document() -> dict[str, Any] | None:
+    """The RayCluster of this pod in the form of a cluster file, or None if it cannot be read.
+
+    The operator lets the head's pod read it, as the autoscaler runs there.
+    """
+    try:
+        from ray.autoscaler._private.kuberay import autoscaling_config, node_provider
+
+        client = node_provider.KubernetesHttpApiClient(_NAMESPACE.read_text(encoding="utf-8").strip())
+        cluster = client.get(f"rayclusters/{os.environ['RAY_CLUSTER_NAME']}")
+        if not cluster["spec"].get("enableInTreeAutoscaling"):
+            return {}
+        document: dict[str, Any] = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)
+        return document
+    except Exception:  # of Ray's internals, of HTTP, or of a RayCluster in another form: the limits are not known
+        return None
 
 
 def missing(nodes: list[Node], expected: list[str]) -> str:

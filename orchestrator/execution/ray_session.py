@@ -6,7 +6,8 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,8 @@ def _ray_handler_disabled() -> Iterator[None]:
         utils.set_sigterm_handler = original
 
 
+LOOK_S = 5.0
+"""Seconds after which `Slots` looks for nodes again."""
 # Ray reads these when it is imported and when it starts.
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # results go to MLflow only
@@ -140,6 +143,7 @@ class Cluster:
         node_cpus: the most that one node has.
         node_gpus: likewise.
         local: whether this command started Ray, and ends it.
+        startable: see `nodes.startable`.
     """
 
     cpus: float
@@ -147,12 +151,41 @@ class Cluster:
     node_cpus: float
     node_gpus: float
     local: bool
+    startable: Sequence[tuple[Mapping[str, float], int]] | None = ()
 
     def slots(self, sweep: Sweep) -> int:
-        """The number of learner actors that fit simultaneously."""
+        """The number of learner actors that fit simultaneously.
+
+        If the limits of an autoscaler are not known, one more than fit now: it starts nodes for actors that wait.
+        """
         trial = sweep.document.resources
         by_cpu = _fit(self.cpus, trial.cpus)
-        return max(1, min(by_cpu, _fit(self.gpus, trial.gpus)) if trial.gpus else by_cpu)
+        fit = max(0, min(by_cpu, _fit(self.gpus, trial.gpus)) if trial.gpus else by_cpu)
+        return fit + 1 if self.startable is None else max(1, fit)
+
+
+class Slots:
+    """The number of learner actors that fit simultaneously, while nodes join and leave.
+
+    Args:
+        sweep: the checked configuration.
+        cluster: as it was when the sweep started.
+        on_change: called with a number that differs from the one before.
+    """
+
+    def __init__(self, sweep: Sweep, cluster: Cluster, on_change: Callable[[int], None]) -> None:
+        self._sweep, self._cluster, self._on_change = sweep, cluster, on_change
+        self._slots, self._looked = cluster.slots(sweep), time.monotonic()
+
+    def __call__(self) -> int:
+        """The number of a few seconds ago at most."""
+        if not self._cluster.local and time.monotonic() - self._looked >= LOOK_S:
+            slots = _cluster(False, self._cluster.startable).slots(self._sweep)
+            self._looked = time.monotonic()
+            if slots != self._slots:
+                self._slots = slots
+                self._on_change(slots)
+        return self._slots
 
 
 def _fit(total: float, each: float) -> int:
@@ -201,26 +234,25 @@ def ray_running(local: bool, on_ray_lost: Callable[[str], None] | None = None) -
     with watched() if is_new else nullcontext():
         try:
             with nullcontext() if on_ray_lost is None else guarded(is_new, on_ray_lost):
-                yield _cluster(local=is_new)
+                yield _cluster(is_new, () if is_new else nodes.startable())
         finally:
             # Outside `guarded`: on a busy machine the shutdown takes seconds after the control service has ended.
             with garbage_collection_off():
                 ray.shutdown()
 
 
-def _cluster(local: bool) -> Cluster:
+def _cluster(local: bool, startable: Sequence[tuple[Mapping[str, float], int]] | None) -> Cluster:
     alive = nodes.joined()
-    startable = [] if local else nodes.startable()
 
     def total_and_largest(kind: str, now: list[float]) -> tuple[float, float]:
-        if startable is None:  # an autoscaler without stated limits
+        if startable is None:
             return sum(now), math.inf
         later = [(resources.get(kind, 0), count) for resources, count in startable if count]
         return max(sum(now), sum(each * count for each, count in later)), max([*now, *(each for each, _ in later)])
 
     cpus, node_cpus = total_and_largest("CPU", [node.cpus for node in alive])
     gpus, node_gpus = total_and_largest("GPU", [node.gpus for node in alive])
-    return Cluster(cpus, gpus, node_cpus, node_gpus, local)
+    return Cluster(cpus, gpus, node_cpus, node_gpus, local, startable)
 
 
 def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:

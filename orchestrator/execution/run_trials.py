@@ -18,12 +18,15 @@ from orchestrator.execution.callbacks import QueueSearcher, ResultCallback, Stop
 from orchestrator.execution.context import SweepContext
 from orchestrator.execution.learner_actor import LearnerActor
 from orchestrator.execution.messages import TrialSpec
-from orchestrator.execution.ray_session import Cluster
+from orchestrator.execution.ray_session import Cluster, Slots
 from orchestrator.execution.stream_actor import StreamActors
 from orchestrator.execution.trial_health import TrialHealth
 from orchestrator.plan.plan import Trial
 from orchestrator.search.trial_queue import TrialQueue
 from orchestrator.storage.journal import SCRATCH
+
+PENDING = 8
+"""The trials that wait for nodes of an autoscaler whose limits are not known."""
 
 
 def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progress: Progress) -> None:
@@ -37,8 +40,10 @@ def run_trials(context: SweepContext, queue: TrialQueue, cluster: Cluster, progr
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     if not cluster.local and (missing := nodes.missing(nodes.joined(), nodes.promised())):
         progress.say(f"cluster: {missing}")
-    slots = cluster.slots(sweep)
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
+    slots = Slots(sweep, cluster, progress.set_slots)
+    # Tune requests the resources of this many trials ahead, for which an autoscaler starts nodes at the same time.
+    pending = cluster.slots(sweep) if cluster.startable is not None else max(cluster.slots(sweep), PENDING)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(pending)
     os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "1e9"  # the journal and the chunk files resume a sweep, not Tune's state
     health = TrialHealth(context, progress.say)
     callback = ResultCallback(context, queue, progress, health)

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
@@ -110,5 +111,28 @@ def test_nodes_that_an_autoscaler_may_start(tmp_path: Path, monkeypatch: pytest.
     bootstrap.write_text((Path(__file__).resolve().parents[3] / "cluster.yaml").read_text())
     assert startable(bootstrap) == [({"CPU": 4, "GPU": 1}, 8)]
     assert startable(tmp_path / "none") == []
+
+
+def test_nodes_that_the_operator_of_kubernetes_may_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver reads the RayCluster as the autoscaler does; without the permission, the limits are not known."""
+    from ray.autoscaler._private.kuberay.node_provider import KubernetesHttpApiClient
+
+    cluster = next(yaml.safe_load_all((Path(__file__).resolve().parents[3] / "deploy/kuberay.yaml").read_text()))
+    cluster["metadata"]["namespace"] = "foml"
+    asked = []
+
+    def get(self: KubernetesHttpApiClient, path: str) -> object:
+        asked.append((self._namespace, path))
+        return cluster
+
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("RAY_CLUSTER_NAME", "foml")
     assert startable(tmp_path / "none") is None
+    (tmp_path / "namespace").write_text("foml\n")
+    monkeypatch.setattr("orchestrator.execution.nodes._NAMESPACE", tmp_path / "namespace")
+    monkeypatch.setattr(KubernetesHttpApiClient, "get", get)
+    (resources, most), *others = startable(tmp_path / "none") or []
+    assert ((resources["CPU"], resources["GPU"]), most, others) == ((4, 1), 8, [])
+    assert asked == [("foml", "rayclusters/foml")]
+    cluster["spec"]["enableInTreeAutoscaling"] = False
+    assert startable(tmp_path / "none") == []

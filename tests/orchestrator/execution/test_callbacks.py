@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from orchestrator.execution.callbacks import ResultCallback
+from orchestrator.execution.callbacks import QueueSearcher, ResultCallback
 from orchestrator.execution.messages import TrialSpec
 from orchestrator.execution.nodes import NodeLeavingError
 from orchestrator.plan.plan import Trial
@@ -144,3 +144,14 @@ def test_an_attempt_that_leaves_its_node_uses_no_retry(tmp_path: Path) -> None:
     ]
     end(ValueError("broken"))
     assert queue.requeue.call_count == 1 and list(context.outcome.fates) == [spec.trial.key]
+
+
+def test_a_search_draws_for_slots_that_join_later() -> None:
+    slots, drawn = [1], iter("abcdef")
+    queue = SimpleNamespace(waits=False, draws=True, next_pack=lambda slots: (next(drawn),))
+    context = SimpleNamespace(stop_request=StopRequest())
+    spec = lambda trials: SimpleNamespace(to_tune=lambda: {"trial": trials[0]})  # noqa: E731
+    searcher = QueueSearcher(context, queue, spec, lambda: slots[0])  # type: ignore[arg-type]
+    assert [searcher.suggest(name) for name in "12"] == [{"trial": "a"}, None]
+    slots[0] = 3
+    assert [searcher.suggest(name) for name in "345"] == [{"trial": "b"}, {"trial": "c"}, None]

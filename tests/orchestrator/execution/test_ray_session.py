@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.load import load_sweep
 from orchestrator.errors import OrchestratorError
-from orchestrator.execution.ray_session import signals_deferred, start_ray
+from orchestrator.execution import ray_session
+from orchestrator.execution.nodes import Node
+from orchestrator.execution.ray_session import Slots, signals_deferred, start_ray
 from tests.orchestrator.sweep_command import PATIENCE_S
 
 BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
@@ -137,3 +140,29 @@ def test_a_start_that_fails_is_repeated_once(failures: int, monkeypatch: pytest.
         ):
             start_ray(None)
     assert attempts == ["local", "local"]
+
+
+@pytest.mark.parametrize(
+    ("startable", "expected"),
+    [
+        (None, [1, 4]),  # an autoscaler starts a worker for the actor that waits
+        ([({"CPU": 4.0, "GPU": 1.0}, 8)], [8, 8]),
+        ([], [1, 3]),  # one's own hosts
+    ],
+)
+def test_a_node_that_joins_has_slots(
+    startable: list[tuple[dict[str, float], int]] | None, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head without learners at first, and then three workers with a GPU each."""
+    sweep = load_sweep("tune_foml", ["resources.gpus=1"])
+    alive = [Node("head", "10.0.0.1", 0, 0)]
+    now, changes = [0.0], list[int]()
+    monkeypatch.setattr(ray_session.nodes, "joined", lambda: list(alive))
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    slots = Slots(sweep, ray_session._cluster(False, startable), changes.append)
+    assert slots() == expected[0]
+    alive += [Node(f"worker-{number}", f"10.0.0.{number + 2}", 4, 1) for number in range(3)]
+    assert slots() == expected[0]  # Ray is not asked at each call
+    now[0] += ray_session.LOOK_S
+    assert (slots(), slots()) == (expected[1], expected[1])
+    assert changes == ([] if expected[0] == expected[1] else [expected[1]])
