@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.config.schema import Sweep
 from orchestrator.doctor.nodes import Check, check_nodes, gpus_agree, torch_gpus
-from orchestrator.execution.ray_session import local_gpus, prepare_environment
+from orchestrator.execution.ray_session import cluster_address, local_gpus, prepare_environment
 from orchestrator.storage.remote_folder import marker_file
 from streams.errors import UserError
 from streams.store.address import is_address, without_keys
@@ -144,4 +144,4 @@ def store(sweep: Sweep) -> Iterator[Check]:
 
 def cluster(sweep: Sweep, local: bool) -> Iterator[Check]:
     """Whether Ray starts on this machine, or every node of the cluster of RAY_ADDRESS is usable."""
-    yield from check_nodes(sweep, local or "RAY_ADDRESS" not in os.environ)
+    yield from check_nodes(sweep, local or cluster_address() is None)

@@ -20,6 +20,24 @@ from orchestrator.system.processes import watched
 from orchestrator.system.signals import SIGNALS
 
 
+def cluster_address() -> str | None:
+    """The address of the cluster that `RAY_ADDRESS` names; None if Ray must be started on this machine.
+
+    As for Ray, an empty variable is none, and `local` is this machine.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    if not address or address == "local":
+        return None
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 2**16):
+        rule, remedy = "must be HOST:PORT of the head, auto, local or empty", "the port is usually 6379; or use --local"
+        raise ConfigError(fault("RAY_ADDRESS", "", rule, address, remedy))
+    return address
+
+
 def start_ray(address: str | None) -> None:
     """Start a Ray on this machine, or connect to the cluster at `address`; signals are delivered afterwards.
 
@@ -34,6 +52,7 @@ def start_ray(address: str | None) -> None:
 
 def _init(address: str | None) -> None:
     import ray  # after `prepare_environment`, as everywhere in this module
+    from ray.exceptions import RayError
 
     if ray.is_initialized():
         rule, remedy = (
@@ -47,9 +66,10 @@ def _init(address: str | None) -> None:
         return
     try:
         ray.init(address=address, **quiet)
-    except ConnectionError as error:
-        rule = "must name a running cluster"
-        raise OrchestratorError(f"RAY_ADDRESS: {rule} (got {address}); start it, or use --local") from error
+    except (OSError, ValueError, RuntimeError, RayError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+        rule = f"must name a running cluster that lets this process in ({type(error).__name__}: {reason})"
+        raise OrchestratorError(fault("RAY_ADDRESS", "", rule, address, "start it, or use --local")) from error
 
 
 def _init_here(quiet: dict[str, Any]) -> None:
@@ -219,12 +239,12 @@ def ray_running(local: bool, on_ray_lost: Callable[[str], None] | None = None) -
     If Ray dies, `on_ray_lost` is called and must terminate the process; see `ray_health.guarded`.
 
     Raises:
-        OrchestratorError: `RAY_ADDRESS` names a cluster that does not answer.
+        OrchestratorError: `RAY_ADDRESS` is no address, or names a cluster that does not answer.
     """
     prepare_environment(local)
     import ray
 
-    address = None if local else os.environ.get("RAY_ADDRESS")
+    address = None if local else cluster_address()
     try:
         start_ray(address)
     except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from orchestrator.execution.ray_health import output_to
 from orchestrator.execution.ray_session import (
     Cluster,
     check_resources,
+    cluster_address,
     local_gpus,
     prepare_environment,
     ray_running,
@@ -56,7 +57,7 @@ def execute(
     """Run a checked sweep to its end; for the arguments and the errors see `orchestrator.sweep.api.run_sweep`."""
     started_ms, stop_request = time.time_ns() // 1_000_000, StopRequest()
     with stop_request.signals():
-        local = local or "RAY_ADDRESS" not in os.environ
+        local = local or cluster_address() is None
         journal, store = _checked(sweep, local, rerun, output)
         with journal.locked(output.say, partial(stop_request.request, interrupted=True)):
             journal = _taken(sweep, journal, store, rerun, output)

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray.exceptions import RayError
 
 from orchestrator.config.load import load_sweep
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import ConfigError, OrchestratorError
 from orchestrator.execution import ray_session
 from orchestrator.execution.nodes import Node
-from orchestrator.execution.ray_session import Slots, signals_deferred, start_ray
+from orchestrator.execution.ray_session import Slots, cluster_address, signals_deferred, start_ray
+from orchestrator.sweep.api import run_sweep
 from tests.orchestrator.sweep_command import PATIENCE_S
 
 BLOCKED = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
@@ -166,3 +168,56 @@ def test_a_node_that_joins_has_slots(
     now[0] += ray_session.LOOK_S
     assert (slots(), slots()) == (expected[1], expected[1])
     assert changes == ([] if expected[0] == expected[1] else [expected[1]])
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (None, None),
+        ("", None),
+        ("local", None),
+        ("auto", "auto"),
+        ("head:6379", "head:6379"),
+        ("[::1]:6379", "[::1]:6379"),
+    ],
+)
+def test_the_address_of_a_cluster(address: str | None, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    assert cluster_address() == expected
+
+
+@pytest.mark.parametrize(
+    "address", ["headnode", "10.0.0.1", ":6379", "head:", "head:0", "head:70000", "ray://head:10001"]
+)
+def test_no_address_is_one_line_before_anything_is_created(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        run_sweep("quickstart")
+    rule, remedy = "must be HOST:PORT of the head, auto, local or empty", "the port is usually 6379; or use --local"
+    assert str(caught.value) == f"RAY_ADDRESS: {rule} (got {address}); {remedy}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("nothing answers\nat all"),
+        ValueError("nothing answers"),
+        RuntimeError("nothing answers"),
+        RayError("nothing answers"),
+    ],
+)
+def test_a_cluster_that_cannot_be_joined_is_one_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(address: str, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(OrchestratorError) as caught:
+        start_ray("head:6379")
+    rule = f"must name a running cluster that lets this process in ({type(error).__name__}: nothing answers)"
+    assert str(caught.value) == f"RAY_ADDRESS: {rule} (got head:6379); start it, or use --local"
