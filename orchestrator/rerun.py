@@ -5,10 +5,11 @@ to its last point.
 """
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from orchestrator.tracking.runs import CONFIGURATION_FILE
 from streams import recipes
 from streams.build import cached
 from streams.command_line import INTERRUPTED, CommandLine, command
-from streams.errors import UserError
+from streams.errors import Faults, OptionError, UserError
+from streams.options import from_options, unknown_name
 from streams.progress import ProgressLine
 from streams.schedule import HeldBack, Schedule, schedules
+from streams.store.canonical_json import canonical
 from streams.store.task_store import TaskStore
 
 SAME, DIFFERENT = 0, 1
@@ -122,9 +125,10 @@ def _recorded(run: str, uri: str) -> RecordedRun:
     is_seed = "foml.seed" in tags
     try:
         description = json.loads(artifact_text(client, tags[PARENT] if is_seed else run, CONFIGURATION_FILE))
-    except (ArtifactError, ValueError) as error:
+        Configuration(**description["configuration"])
+    except (ArtifactError, ValueError, TypeError) as error:
         rule = f"its {CONFIGURATION_FILE} cannot be read ({first_line(error)})"
-        remedy = "a run of an earlier version has none: run its sweep again"
+        remedy = "it is of another version: use that one, or run its sweep again"
         raise OrchestratorError(fault("run", "", rule, run, remedy)) from error
     if description["configuration"].get("population"):
         rule = "is a member of a population: its values changed during training, and it continued copied states"
@@ -161,10 +165,7 @@ def _store(recorded: RecordedRun, run: str) -> TaskStore:
     stream, seeds = recorded.configuration.stream, sorted(seed for stack in recorded.stacks for seed in stack)
     path = Path(recorded.tags.get("foml.store_path", ""))
     if not (path.name and path.is_dir()):
-        if stream["name"] not in recipes():
-            rule = f"its task store does not exist, nor the recipe {stream['name']}"
-            raise OrchestratorError(fault("run", "", rule, str(path)))
-        path = cached(recipes()[stream["name"]](**stream["options"]), seeds, ProgressLine()).path
+        path = _built_again(run, stream, seeds, path)
     store = TaskStore.open(path, verify=True)
     if store.hash != stream["store"]:
         rule = f"run {run} learned from the store {stream['store'][:12]}"
@@ -172,6 +173,29 @@ def _store(recorded: RecordedRun, run: str) -> TaskStore:
     if missing := sorted(set(seeds) - set(store.seeds)):
         raise OrchestratorError(fault(str(path), "", f"must have the seeds {seeds}", f"{missing} are missing"))
     return store
+
+
+def _built_again(run: str, stream: dict[str, Any], seeds: Sequence[int], path: Path) -> Path:
+    """The folder in the cache of a store that no longer exists at `path`."""
+    name, options, kind, faults = stream["name"], stream["options"], recipes().get(stream["name"]), Faults()
+    try:
+        if kind is None:
+            unknown_name("stream", name, recipes(), faults)
+            recipe = None
+        else:
+            recipe = from_options(kind, options, faults.at(name))
+        faults.check(OptionError)
+        assert recipe is not None
+        return cached(recipe, seeds, ProgressLine()).path
+    except UserError as error:
+        missing = f"does not exist at {path}" if path.name else "has no recorded path"
+        rule = f"its task store {missing} and cannot be built again ({'; '.join(error.faults)})"
+        words = [f"{key}={value if isinstance(value, str) else canonical(value)}" for key, value in options.items()]
+        if kind is None or "data" in (item.name for item in fields(kind)):
+            words.append("data=PLACE")
+        command = f"foml build {shlex.join([name, *words])} --out {shlex.quote(str(path))} --seeds {max(seeds) + 1}"
+        remedy = f"restore it, or build it there with the version of the run: {command}"
+        raise OrchestratorError(fault("run", "", rule, run, remedy if path.name else "run its sweep again")) from error
 
 
 def _changes(recorded: RecordedRun) -> list[str]:

@@ -101,7 +101,11 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress = silent) ->
     """
     try:
         state = recipe.fingerprint()
-    except OSError as error:
+    except (SourceError, OSError) as error:
+        if faults := recipe.check_locations():
+            raise OptionError(*faults) from error
+        if isinstance(error, SourceError):
+            raise
         raise SourceError(fault(error.filename or recipe.name, "cannot be read", error.strerror or error)) from error
     key = digest([manifests.FORMAT_VERSION, recipe.identity(), state], 12)
     name = f"{recipe.name}-{key}"
