@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, StreamFacts, at_least_one, documented, positive
+from learners.base import Diagnostics, Learner, Setting, StreamFacts, addition, at_least_one, documented, positive
 from learners.batch import Batch
 from learners.changepoint.belief import Belief
 from learners.changepoint.pcoc import Prior
@@ -28,6 +28,11 @@ class Options:
     hazard: float = documented(0.01, "probability that a task ends after a given datapoint", gt=0, lt=1)
     hypotheses: int = at_least_one(50, "maximum number of hypotheses about the start of the current task")
     window: int = at_least_one(100, "newest datapoints, on which a meta-update trains")
+    noise: float = addition(
+        positive(
+            1.0, "standard deviation of a class before training, in root mean squares of the first batch's features"
+        )
+    )
     meta_every: int = at_least_one(1, "batches between two meta-updates on the stream; no effect with pretrain_tasks")
     pretrain_tasks: int = documented(
         0, "tasks outside the stream to meta-train on before it; 0: meta-train on the stream", ge=0
@@ -51,7 +56,7 @@ class MOCA(Learner):
     Deviations: meta-trained on the stream by default, the original always before it. A batch is predicted with the
     belief at its start. A datapoint is weighted once, with the features of that time, but class statistics are
     recomputed from the window after each step; datapoints that left the window keep their last features. The belief
-    holds at most `hypotheses` hypotheses. Features are in units of the first batch's.
+    holds at most `hypotheses` hypotheses. Features are in units of `noise` root mean squares of the first batch's.
     """
 
     needs_features = True
@@ -147,7 +152,7 @@ class MOCA(Learner):
             z = self.network.embedding_pass(self._phi, self.statistics, batch.x).features
             # Not the standard deviation: in a new network it can be as small as one Adam step's change of a feature.
             rms = z.square().mean((1, 2), keepdim=True).sqrt()
-            self.origin, self.unit = z.mean(1, keepdim=True), rms.where(rms > SMALLEST_UNIT, 1)
+            self.origin, self.unit = z.mean(1, keepdim=True), self.options.noise * rms.where(rms > SMALLEST_UNIT, 1)
         self.batches += 1
 
     @torch.no_grad()

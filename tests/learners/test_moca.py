@@ -191,6 +191,14 @@ class TestBelief:
         assert float((dense - exact.log_weight[0].exp()).abs().sum()) < 0.05
         torch.testing.assert_close(end.predict(prior, z), exact.predict(prior, z), rtol=0, atol=0.02)
 
+    def test_features_far_wider_than_the_noise_end_every_task(self) -> None:
+        """One class, 64 features, no change: of deviation 4, each datapoint is more probable under the wider prior."""
+        prior = Prior.unflatten(torch.zeros(1, Prior.size(1, 64), dtype=D), 1)
+        z = torch.randn(1, 100, 64, generator=torch.Generator().manual_seed(4), dtype=D)
+        none = torch.zeros(1, 100, dtype=torch.int64)
+        assert float(learned(prior, 4 * z, none).run_length(100)) < 3
+        assert float(learned(prior, 0.4 * z, none).run_length(100)) > 90
+
     def test_recomputes_the_window_and_keeps_settled_statistics(self) -> None:
         """Datapoints 0–2 are settled with their old features; 3–5 have new ones; hypotheses 0, 2, 4 and 6."""
         prior = made_prior(features=1, classes=1)
@@ -327,6 +335,19 @@ class TestLearner:
         numeric = torch.tensor([(loss(start + e) - loss(start - e)) / (2 * step) for e in steps], dtype=D)
         gradient = 10 * learner.moments.m[0]
         assert float((gradient - numeric).norm() / numeric.norm()) < 1e-7
+
+    def test_noise_is_in_root_mean_squares_of_the_first_batch(self, smooth: Any) -> None:
+        batch = smooth.batch(0)
+        one, five = smooth.learner("moca"), smooth.learner("moca", noise=5)
+        start, statistics = one.parameters[:, : one._phi_size], one.statistics
+        features = one.setting.network.embed(start, statistics, batch.x)
+        size = features.square().mean().sqrt()
+        torch.testing.assert_close(one._features(batch.x), features)  # before the first batch
+        one.update(batch), five.update(batch)
+        torch.testing.assert_close(one.unit[0, 0, 0], size, rtol=1e-12, atol=0)
+        torch.testing.assert_close(five.unit[0, 0, 0], 5 * size, rtol=1e-12, atol=0)
+        assert torch.equal(one.origin, five.origin)
+        torch.testing.assert_close(5 * five.window.z, one.window.z, rtol=1e-12, atol=1e-12)
 
     def test_gradient_evaluations_are_the_datapoints_of_the_window(self, smooth: Any) -> None:
         learner = smooth.learner("moca", **SMALL)
