@@ -42,8 +42,8 @@ BEST = 3
 """Number of trials of each learner in a table of a search."""
 CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoint", "seconds")
 """The curves that are kept; the cumulative error is the mean of the validation errors."""
-SAME_SIGN = "diagnostics/meta_gradient_same_sign"
-"""A diagnostic of every batch, of which the mean over the stream is kept, as step 0."""
+SAME_SIGN, RUN_LENGTH = "diagnostics/meta_gradient_same_sign", "diagnostics/run_length"
+"""Diagnostics of every batch, of which the mean over the stream is kept, as step 0."""
 _PROVENANCE = ("foml.command", "foml.git_commit", "foml.versions", "foml.platform", "foml_internal.identity_json")
 _PAIRED = ("cumulative error", "p", f"last {LAST} tasks", "p")
 _NUMBERED = " #"
@@ -101,13 +101,12 @@ def keep(name: str, tracking_uri: str, file: str | None = None, by_task: bool = 
         sys.exit(f"{name}: only the curves of a finished sweep are kept, and this one is {runs.status}")
     frame = curves_of(replace(runs, configurations=tuple(each for each in runs.configurations if each.complete)))
     frame = frame[frame["seed"].notna()].assign(label=_distinct_labels(frame))
-    means = (
-        frame[frame["metric"] == SAME_SIGN].groupby(["label", "seed"], as_index=False, observed=True)["value"].mean()
-    )
+    diagnostics = frame[frame["metric"].isin((SAME_SIGN, RUN_LENGTH))]
+    means = diagnostics.groupby(["label", "seed", "metric"], as_index=False, observed=True)["value"].mean()
     frame = pd.concat(
         [
             frame[frame["metric"].isin(set(CURVES) - {"online_error"} if by_task else CURVES)],
-            means.assign(metric=SAME_SIGN, step=0),
+            means.assign(step=0),
         ]
     )
     frame = frame[["label", "seed", "metric", "step", "value"]].sort_values(["label", "metric", "seed", "step"])
@@ -206,13 +205,23 @@ def _paired(curves: Curves, label: str, others: Curves, other: str) -> list[str]
 
 def signs(name: str) -> list[str]:
     """The share of live parameters whose meta-gradient has the sign of its direct β₂ part, mean over the stream."""
-    curves = load(name)
+    return _means(load(name), SAME_SIGN, "same sign", digits=3)
+
+
+def run_lengths(name: str) -> list[str]:
+    """The expected number of datapoints in the current task according to MOCA's belief, mean over the stream."""
+    return _means(load(name), RUN_LENGTH, "run length", digits=1)
+
+
+def _means(curves: Curves, metric: str, heading: str, digits: int) -> list[str]:
+    """The kept mean of a diagnostic, of the methods that have it."""
     rows = []
     for label in curves.labels:
-        if SAME_SIGN in curves.metrics(label):
-            share = curves.by_seed(label, SAME_SIGN)[:, 0]
-            rows.append([label, shown(interval(share)), f"{share.min():.3f}", f"{share.max():.3f}"])
-    return _markdown(["method", "same sign", "lowest seed", "highest seed"], rows)
+        if metric in curves.metrics(label):
+            values = curves.by_seed(label, metric)[:, 0]
+            lowest, highest = (f"{value:.{digits}f}" for value in (values.min(), values.max()))
+            rows.append([label, shown(interval(values), digits), lowest, highest])
+    return _markdown(["method", heading, "lowest seed", "highest seed"], rows)
 
 
 def by_cost(curves: Curves) -> dict[str, dict[int, Interval]]:
@@ -279,6 +288,7 @@ TABLES: dict[str, Callable[..., list[str]]] = {
     "seeds": seeds,
     "course": course,
     "signs": signs,
+    "run_lengths": run_lengths,
     "cost": cost,
     "tuning": tuning,
 }

@@ -60,6 +60,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             rows.append((label, seed, "diagnostics/meta_gradient_norm", 0, 1.0))
             for batch in (0, 1) if label == "foml" else ():
                 rows.append((label, seed, reproduction.SAME_SIGN, batch, 0.5 + 0.1 * seed + 0.5 * batch))
+                rows.append((label, seed, reproduction.RUN_LENGTH, batch, 1.0 + 3 * seed + 4 * batch))
         rows.append((label, np.nan, "validation_error", 0, 9.0))  # the mean over seeds
     frame = pd.DataFrame(rows, columns=["label", "seed", "metric", "step", "value"])
     frame = frame.assign(configuration=frame["label"])
@@ -78,8 +79,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_kept_curves_are_those_of_the_seeds(results: Path) -> None:
     table = pq.read_table(results / "toy.parquet")
     frame = table.to_pandas()
-    assert set(frame["metric"]) == {*reproduction.CURVES, reproduction.SAME_SIGN}
-    assert len(frame) == 2 * 2 * (2 * 16 + 2) + 2
+    assert set(frame["metric"]) == {*reproduction.CURVES, reproduction.SAME_SIGN, reproduction.RUN_LENGTH}
+    assert len(frame) == 2 * 2 * (2 * 16 + 2) + 2 * 2
     assert frame["value"][frame["metric"] == "online_error"].unique().tolist() == [1 / 3]  # bit for bit
     assert table.schema.metadata[b"provenance"] == b'{"foml.command": "foml sweep toy"}'
 
@@ -198,7 +199,7 @@ def test_configurations_with_equal_labels_are_numbered(results: Path, monkeypatc
 def test_curves_by_batch_may_be_left_out(results: Path) -> None:
     reproduction.keep("toy", "", file="short", by_task=True)
     kept = set(pq.read_table(results / "short.parquet").to_pandas()["metric"])
-    assert kept == {*reproduction.CURVES, reproduction.SAME_SIGN} - {"online_error"}
+    assert kept == {*reproduction.CURVES, reproduction.SAME_SIGN, reproduction.RUN_LENGTH} - {"online_error"}
 
 
 def test_one_configuration_of_another_sweep_is_a_row(results: Path) -> None:
@@ -231,12 +232,14 @@ def test_the_p_value_is_that_of_a_paired_t_test(results: Path) -> None:
     assert reproduction.differences("four", "a")[2:] == [f"| b | 0.200 ± 0.130 | {p:.3f} | 0.200 ± 0.130 | {p:.3f} |"]
 
 
-def test_shares_of_signs_are_kept_as_means_over_the_stream(results: Path) -> None:
+def test_diagnostics_are_kept_as_means_over_the_stream(results: Path) -> None:
     frame = pq.read_table(results / "toy.parquet").to_pandas()
-    kept = frame[frame["metric"] == reproduction.SAME_SIGN]
-    assert kept[["label", "seed", "step"]].values.tolist() == [["foml", 0, 0], ["foml", 1, 0]]
-    assert kept["value"].tolist() == pytest.approx([0.75, 0.85], rel=1e-15)
+    for metric, expected in {reproduction.SAME_SIGN: [0.75, 0.85], reproduction.RUN_LENGTH: [3.0, 6.0]}.items():
+        kept = frame[frame["metric"] == metric]
+        assert kept[["label", "seed", "step"]].values.tolist() == [["foml", 0, 0], ["foml", 1, 0]]
+        assert kept["value"].tolist() == pytest.approx(expected, rel=1e-15)
     assert reproduction.signs("toy")[2:] == ["| foml | 0.800 ± 0.635 | 0.750 | 0.850 |"]
+    assert reproduction.run_lengths("toy")[2:] == ["| foml | 4.5 ± 19.1 | 3.0 | 6.0 |"]
 
 
 def test_the_pictures_have_the_numbers(tmp_path: Path) -> None:
