@@ -94,7 +94,7 @@ class Head:
 
     def get(self, remote: str, local: Path) -> None:
         """Copy a folder from the head."""
-        local.mkdir(parents=True, exist_ok=True)
+        local.parent.mkdir(parents=True, exist_ok=True)
         self._copy("rsync-down", f"{remote}/", f"{local}/")
 
     def read(self, remote: str) -> str:
@@ -228,31 +228,59 @@ def attach(cluster: Path, name: str, output: Output, started: bool = False) -> R
     if not codes or codes[-1] == "unknown":
         line = f"{name}: ended without an exit code, as when the head restarts; the command that started it resumes it"
         return RemoteResult(name, ExitCode.INTERRUPTED, problems=(line,))
-    code, local_report = int(codes[-1]), None
-    if code not in (ExitCode.BAD_INPUT, ExitCode.INTERRUPTED):
-        local_report = folder / "report"
-        head.get(f"{SHARED}/results/{shlex.quote(folder.name)}/report", local_report)
-    if output.options:
-        text = head.read(f"{SHARED}/jobs/{job}.out").strip()
-        if output.as_json:
-            return _with_local_report(text, name, code, local_report)
-        return RemoteResult(name, code, text.replace(f"{SHARED}/results/{folder.name}/report", str(local_report)))
-    return RemoteResult(name, code, "" if local_report is None else f"report: {local_report}")
+    return _fetched(head, name, job, int(codes[-1]), output)
 
 
-def _with_local_report(text: str, name: str, code: int, report: Path | None) -> RemoteResult:
+def _fetched(head: Head, name: str, job: str, code: int, output: Output) -> RemoteResult:
+    """The result of a sweep that has ended, with its report on this machine; a failed copy is a problem."""
+    folder, text, local_report = sweep_folder("results", name), "", None
+    problems: list[str] = []
+    remote_report = f"{SHARED}/results/{folder.name}/report"
+    try:
+        if output.options:
+            text = head.read(f"{SHARED}/jobs/{job}.out").strip()
+        if code != ExitCode.BAD_INPUT and (link := _link_to_report(head, job, remote_report)) is not None:
+            head.get(link, folder / "report")
+            local_report = folder / "report"
+    except OrchestratorError as error:
+        problems.append(f"{error}; fetch it with: {_attach_command(head.file, name, output)}")
+    if output.as_json:
+        return _with_local_report(text, name, code, local_report, problems)
+    if output.quiet:
+        text = text if local_report is None else text.replace(remote_report, str(local_report))
+    elif local_report is not None:
+        text = f"report: {local_report}"
+    return RemoteResult(name, code, text, problems=tuple(problems))
+
+
+def _link_to_report(head: Head, job: str, report: str) -> str | None:
+    """A symbolic link on the head to the report's folder, whose name may have spaces; None if there is no such folder.
+
+    Depending on rsync's version the remote shell splits a path at spaces. A job's name has none.
+    """
+    link = f"{SHARED}/jobs/{job}.report"
+    folder, quoted = shlex.quote(report), shlex.quote(link)
+    lines = head.run(f"if [ -d {folder} ]; then ln -sfn {folder} {quoted} && echo {quoted}; fi")
+    return link if link in lines else None
+
+
+def _with_local_report(text: str, name: str, code: int, report: Path | None, problems: list[str]) -> RemoteResult:
     """The document that the command on the head has printed, with the path of the report on this machine."""
     try:
         document = json.loads(text)
-    except ValueError:  # the command was killed and printed nothing
-        return RemoteResult(name, code, problems=(f"{name}: ended without a result; the same command resumes it",))
-    if report is not None:
-        document["report"] = str(report.absolute())
-    return RemoteResult(name, code, document=json.dumps(document, indent=2, ensure_ascii=False))
+    except ValueError:  # the command was killed and printed nothing, or its output cannot be copied
+        problems = problems or [f"{name}: ended without a result; the same command resumes it"]
+        return RemoteResult(name, code, problems=tuple(problems))
+    if document.get("report") is not None:
+        document["report"] = None if report is None else str(report.absolute())
+    document["problems"] = [*document.get("problems", ()), *problems]
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return RemoteResult(name, code, document=text, problems=tuple(problems))
 
 
 def _attach_command(cluster: Path, name: str, output: Output) -> str:
-    words = ["--cluster", str(cluster), "--attach", name, *output.options]
+    attached = [f"--attach={name}"] if name.startswith("-") else ["--attach", name]
+    words = ["--cluster", str(cluster), *attached, *output.options]
     return f"python -m orchestrator.sweep {shlex.join(words)}"
 
 

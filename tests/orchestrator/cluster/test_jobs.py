@@ -6,6 +6,7 @@ tests/cluster runs sweeps on a real cluster by ssh. Here the head is this machin
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,12 +22,17 @@ import yaml
 from orchestrator import ship
 from orchestrator.cluster import jobs
 from orchestrator.console.output import Output
+from orchestrator.plan.plan import sweep_folder
+from orchestrator.report.json_document import SweepDocument
 from orchestrator.sweep import __main__
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import REPORTED, folder_with
 
 ROOT = Path(__file__).resolve().parents[3]
 LAUNCHER = """#!/bin/bash
+case $1 in
+rsync-down) [[ $3 =~ ^[A-Za-z0-9/._%-]+$ ]] || exit 1 ;; # what versions of rsync quote differently
+esac
 case $1 in
 exec) exec bash -c "$3" ;;
 rsync-up | rsync-down) mkdir -p "$(dirname "$4")" && cp -rT "$3" "$4" ;;
@@ -212,7 +218,6 @@ def test_a_sweep_that_is_killed_or_left_has_a_document(shared: Path, capsys: pyt
     document = json.loads(captured.out)
     follow = "python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json --quiet"
     assert (document["sweep"], document["exit_code"], document["resume"], captured.err) == ("tiny", 0, follow, "")
-    (shared / "results/tiny/report").mkdir(parents=True)  # from an earlier command
     assert __main__.main(follow.split()[3:]) == 137
     document = json.loads(capsys.readouterr().out)
     assert (document["sweep"], document["exit_code"]) == ("tiny", 137)
@@ -262,6 +267,52 @@ def test_a_signal_here_leaves_the_sweep_on_the_head_running(
         assert document["problems"] == [f"it continues to run. Follow it: {follow}"]
     finally:
         os.killpg(int((shared / "jobs/tiny.pid").read_text()), signal.SIGKILL)
+
+
+def _head_that_prints(shared: Path, name: str, output: str, code: int, has_report: bool) -> None:
+    folder = sweep_folder(shared / "results", name)
+    write = f"mkdir -p {shlex.quote(str(folder))}/report; echo page >{shlex.quote(str(folder))}/report/report.html"
+    lines = ["#!/bin/bash", write if has_report else "", f"echo {shlex.quote(output)}", f"exit {code}"]
+    (shared.parent / "home/foml-venv/bin/python").write_text("\n".join(lines))
+
+
+def test_a_report_that_does_not_exist_or_cannot_be_copied_changes_no_result(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = "MLflow does not answer"
+    document = SweepDocument("tiny", 1, problems=[problem], resume="foml sweep --resume tiny")
+    options = ["--cluster", "cluster.yaml", "sweep.yaml"]
+    _head_that_prints(shared, "tiny", document.to_json(), 1, has_report=False)
+    assert __main__.main([*options, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == json.loads(document.to_json())
+    assert __main__.main(options) == 1
+    assert "report: " not in capsys.readouterr().out.replace('"report": null', "")
+
+    content = json.loads(document.to_json()) | {"report": str(shared / "results/tiny/report")}
+    _head_that_prints(shared, "tiny", json.dumps(content), 1, has_report=True)
+    (shared.parent / "launcher").write_text(LAUNCHER.replace("[[", "[[ $3 != *.report/ && "))
+    assert __main__.main([*options, "--json"]) == 1
+    captured = capsys.readouterr()
+    copy = f"{shared}/jobs/tiny.report/ cannot be copied to results/tiny/report/ (got nothing)"
+    fetch = "fetch it with: python -m orchestrator.sweep --cluster cluster.yaml --attach tiny --json"
+    problems = [problem, f"cluster.yaml: {copy}; {fetch}"]
+    assert json.loads(captured.out) == content | {"report": None, "problems": problems}
+    assert captured.err.splitlines()[-1] == problems[-1]
+    assert not Path("results/tiny/report").exists()
+
+
+@pytest.mark.parametrize("name", ["my sweep", "-x", "it's $HOME"])
+def test_the_report_of_any_name_and_of_an_interrupted_sweep_is_fetched(
+    shared: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    remote, local = (sweep_folder(results, name) / "report" for results in (shared / "results", "results"))
+    _head_that_prints(shared, name, f"{name}: best: foml; exit code 130; report: {remote}", 130, has_report=True)
+    options = ["--cluster", "cluster.yaml"]
+    assert __main__.main([*options, "sweep.yaml", f"name={json.dumps(name)}", "--detach", "--quiet"]) == 0
+    words = shlex.split(capsys.readouterr().out.partition("orchestrator.sweep ")[2])
+    assert __main__.main(words) == 130
+    assert capsys.readouterr().out == f"{name}: best: foml; exit code 130; report: {local}\n"
+    assert (local / "report.html").read_text() == "page\n"
 
 
 LOSES_CONNECTION = """#!/bin/bash
