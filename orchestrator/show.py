@@ -11,15 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from orchestrator.config.load import check_sweep, load_sweep, ready_sweeps
 from orchestrator.config.strict_yaml import overridden
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.plan.expand import resolved
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage.journal import FILE, given_before, recorded
-from streams import recipes
+from streams import recipes, yaml_values
 from streams.command_line import CommandLine, command
 from streams.errors import masked, masked_values
 
@@ -113,8 +111,7 @@ def _with_additions(options: Mapping[str, Any], kind: type | None) -> dict[str, 
 def as_yaml(content: Mapping[str, Any]) -> str:
     """A configuration as YAML."""
     plain = json.loads(json.dumps(content))  # no tuples, and no object twice
-    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
-    return text
+    return yaml_values.as_yaml(plain, default_flow_style=None, width=120)
 
 
 @command

@@ -93,9 +93,14 @@ def _error(problem: str, at: Any) -> yaml.YAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
 
 
-StrictLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+class _Dumper(yaml.SafeDumper):
+    """YAML in which text is quoted that `StrictLoader` would read as a number."""
+
+
+for _kind in (StrictLoader, _Dumper):
+    _kind.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
 
 
 def parsed(text: str) -> Any:
@@ -110,3 +115,14 @@ def parsed(text: str) -> Any:
         raise
     except (ValueError, OverflowError, RecursionError) as error:  # an escape such as "\UFFFFFFFF"
         raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
+
+
+def as_yaml(value: Any, **layout: Any) -> str:
+    """The YAML text from which `parsed` reads this value again; keys keep their order.
+
+    Args:
+        value: nested mappings, lists, texts, numbers, booleans and None.
+        layout: further options of `yaml.dump`.
+    """
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **layout)
+    return text

@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-import yaml
-
 from orchestrator.cluster.launcher_file import read_cluster_file
 from orchestrator.config.load import load_sweep
 from orchestrator.config.schema import Sweep
@@ -28,6 +26,7 @@ from orchestrator.plan.plan import sweep_folder
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import provenance
 from streams.store.address import is_address
+from streams.yaml_values import as_yaml
 
 SHARED = "/srv/foml"
 """The folder that all nodes share."""
@@ -168,7 +167,7 @@ def submit(
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "sweep.yaml"
         copy.touch(mode=0o600)  # addresses in it may hold keys; rsync keeps the mode
-        copy.write_text(yaml.safe_dump(_for_head(sweep), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        copy.write_text(as_yaml(_for_head(sweep)), encoding="utf-8")
         head.put(copy, f"{SHARED}/jobs/{job}.yaml")
     words = shlex.join([f"jobs/{job}.yaml", *["--rerun"] * rerun, *output.options])
     state = head.run(f"bash ~/foml/job.sh start {shlex.quote(job)} {words}")

@@ -106,3 +106,8 @@ def test_a_sweep_in_a_folder_is_proposed(tmp_path: Path, capsys: pytest.CaptureF
     Journal(tmp_path / "mine", plan_of(FILE)).take()
     assert show.main(["nine", "--storage", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith(f") or a sweep in {tmp_path}; sweeps there: mine\n")
+
+
+def test_a_name_that_looks_like_a_number_is_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show.main(["quickstart", "name='1e3'"]) == 0
+    assert parsed(capsys.readouterr().out)["name"] == "1e3"

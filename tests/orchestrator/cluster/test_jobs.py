@@ -25,6 +25,7 @@ from orchestrator.console.output import Output
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.report.json_document import SweepDocument
 from orchestrator.sweep import __main__
+from streams.yaml_values import parsed
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import REPORTED, folder_with
 
@@ -301,7 +302,7 @@ def test_a_report_that_does_not_exist_or_cannot_be_copied_changes_no_result(
     assert not Path("results/tiny/report").exists()
 
 
-@pytest.mark.parametrize("name", ["my sweep", "-x", "it's $HOME"])
+@pytest.mark.parametrize("name", ["my sweep", "-x", "it's $HOME", "1e3"])
 def test_the_report_of_any_name_and_of_an_interrupted_sweep_is_fetched(
     shared: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -313,6 +314,7 @@ def test_the_report_of_any_name_and_of_an_interrupted_sweep_is_fetched(
     assert __main__.main(words) == 130
     assert capsys.readouterr().out == f"{name}: best: foml; exit code 130; report: {local}\n"
     assert (local / "report.html").read_text() == "page\n"
+    assert [parsed(file.read_text())["name"] for file in shared.glob("jobs/*.yaml")] == [name]
 
 
 LOSES_CONNECTION = """#!/bin/bash

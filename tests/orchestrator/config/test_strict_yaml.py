@@ -7,12 +7,19 @@ import yaml
 
 from orchestrator.config.strict_yaml import CommaSeparated, overridden, read_yaml
 from orchestrator.errors import ConfigError
-from streams.yaml_values import parsed
+from streams.yaml_values import as_yaml, parsed
 
 
 def test_a_number_with_an_exponent_is_a_number() -> None:
     """In YAML 1.1 these are text."""
     assert [parsed(text) for text in ("1e-2", "-2E3", "1.5e+2")] == [0.01, -2000.0, 150.0]
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "-1_0E+5", "1.e5", "1e", "010", "08", "1:30", "1", "yes", "null", "~", "", "=", "<<"]
+)
+def test_text_that_looks_like_another_value_is_written_as_text(text: str) -> None:
+    assert parsed(as_yaml({"text": text, text: [1e3, 1e-05, 1e22]})) == {"text": text, text: [1e3, 1e-05, 1e22]}
 
 
 def test_words_change_a_copy() -> None:
