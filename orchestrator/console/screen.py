@@ -176,6 +176,7 @@ class Screen:
         return Text("; ".join(parts))
 
 
+# Strings are markup to rich, as in `[bold]`: what holds a label is a `Text`.
 def _running(trials: Sequence[TrialState], width: int) -> RenderableType:
     grid = _grid()
     grid.add_column(width=min(_BAR, width // 5))
@@ -184,7 +185,7 @@ def _running(trials: Sequence[TrialState], width: int) -> RenderableType:
     for trial in trials:
         error = "–" if trial.error is None else f"{trial.error:.3f}"
         bar = ProgressBar(total=1, completed=trial.share)
-        grid.add_row(trial.label, bar, f"{100 * trial.share:.0f} %", error)
+        grid.add_row(Text(trial.label), bar, f"{100 * trial.share:.0f} %", error)
     return grid
 
 
@@ -194,7 +195,7 @@ def _ranking(ranked: Sequence[Leader]) -> RenderableType:
     grid.add_column(justify="right", no_wrap=True)
     for place, one in enumerate(ranked, 1):
         what = Text("diverged", style="red") if one.diverged else Text(str(one.objective))
-        grid.add_row(f"{place}. {one.label}", what, f"{100 * one.share:.0f} %")
+        grid.add_row(Text(f"{place}. {one.label}"), what, f"{100 * one.share:.0f} %")
     return grid
 
 
@@ -208,7 +209,7 @@ def _rule(title: str, rest: str) -> RenderableType:
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True, overflow="ellipsis", style="bold")
     grid.add_column(justify="right", no_wrap=True, overflow="ellipsis", style="dim")
-    grid.add_row(title, rest)
+    grid.add_row(Text(title), Text(rest))
     return grid
 
 

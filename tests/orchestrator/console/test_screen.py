@@ -73,6 +73,17 @@ def test_what_is_drawn() -> None:
     assert progress.datapoints_per_second() == 0.0
 
 
+@pytest.mark.parametrize("option", ["[v2]/learner.pt", "a[/old].pt", "C:[bold]x", "x\\\\[a]"])
+def test_a_label_is_no_markup(option: str) -> None:
+    """Markup would vanish, and a closing bracket of none that is open would end the sweep."""
+    progress, (key,) = progress_of([{"name": "online"}], [0.0])
+    progress.started(key)
+    progress.measured(key, [0.25, 0.35])
+    progress.trials[0].label = f"online start={option}"
+    lines = drawn(progress, 80)
+    assert [f"online start={option}" in line for line in lines] == [False] * 5 + [True, False, True]
+
+
 @pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 12), (200, 50)])
 def test_hundreds_of_trials_fit_the_terminal(width: int, height: int) -> None:
     now = [0.0]
