@@ -9,6 +9,9 @@ set -a
 . "${FOML_MLFLOW:-$HOME/mlflow}/env"
 set +a
 export RAY_ADDRESS=auto RAY_AUTH_MODE=token
+# MLflow is on this machine: a proxy of the environment does not reach it.
+no_proxy=127.0.0.1${no_proxy:+,$no_proxy}${NO_PROXY:+,$NO_PROXY}
+export no_proxy NO_PROXY=$no_proxy
 command=$1
 shift
 case $command in

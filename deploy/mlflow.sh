@@ -25,7 +25,9 @@ else owner=$(id -un); as_owner() { "$@"; }; fi
 answers() { "$venv/bin/python" - "$port" <<'PYTHON'
 import sys, urllib.request
 try:
-    urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/health", timeout=5)
+    # A proxy of the environment does not reach this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener.open(f"http://127.0.0.1:{sys.argv[1]}/health", timeout=5)
 except OSError:
     sys.exit(1)
 PYTHON

@@ -67,8 +67,8 @@ mount_folder() {
 
 metadata() { # a value of EC2's metadata service, version 2
     local imds=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}/latest token
-    token=$(curl -sS -f -m 10 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$imds/api/token") &&
-        curl -sS -f -m 10 -H "X-aws-ec2-metadata-token: $token" "$imds/meta-data/$1"
+    token=$(curl -sS -f -m 10 --noproxy '*' -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' "$imds/api/token") &&
+        curl -sS -f -m 10 --noproxy '*' -H "X-aws-ec2-metadata-token: $token" "$imds/meta-data/$1"
 }
 
 # AWS announces an interruption two minutes before. Ray then starts nothing more here, and the learner actors, which see

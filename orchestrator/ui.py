@@ -78,10 +78,11 @@ def _check_free(port: int) -> None:
 
 def _await(process: subprocess.Popen[bytes], port: int, log: int) -> None:
     """Wait until the server answers."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy does not reach this machine
     until = time.monotonic() + START_S
     while True:
         with suppress(OSError):
-            urllib.request.urlopen(f"http://{LOOPBACK}:{port}/health", timeout=_POLL_S * 10).close()
+            opener.open(f"http://{LOOPBACK}:{port}/health", timeout=_POLL_S * 10).close()
             return
         if process.poll() is not None or time.monotonic() > until:
             size = os.fstat(log).st_size

@@ -156,8 +156,11 @@ def test_a_server_that_does_not_start_is_one_line_with_its_reason(fake_mlflow: P
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_server_is_on_the_loopback_address_and_ends_with_the_command(
-    fake_mlflow: Path, how: signal.Signals
+    fake_mlflow: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which does not reach this machine
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     port = free_port()
     uri = f"sqlite:///{fake_mlflow}/good.db"
     words = [sys.executable, "-c", SERVE, "--tracking-uri", uri, "--port", str(port), "--no-browser"]

@@ -74,6 +74,9 @@ def test_the_notice_drains_the_node_before_its_actors_stop(tmp_path: Path, metad
         "HOME": str(tmp_path),
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata,
         "FOML_SPOT_INTERVAL_S": "0.1",
+        "http_proxy": "http://127.0.0.1:9",  # which does not reach the service
+        "no_proxy": "",
+        "NO_PROXY": "",
     }
     words = ["bash", str(ROOT / "deploy/node.sh"), "--spot"]
     done = subprocess.run(words, env=os.environ | settings, capture_output=True, text=True, timeout=30)
