@@ -13,15 +13,21 @@ def check_kubernetes(documents: list[dict[str, Any]], file: str) -> list[str]:
     clusters = [document for document in documents if document.get("kind") == "RayCluster"]
     if len(clusters) != 1:
         return [fault(file, "kind", "there must be one RayCluster", len(clusters))]
-    spec = clusters[0].get("spec") or {}
+    spec = clusters[0].get("spec")
+    if not isinstance(spec, dict):
+        return [fault(file, "spec", "must hold keys and values", spec)]
     faults = []
     if spec.get("rayVersion") != ray.__version__:
         rule = f"must be the version of this installation, {ray.__version__}: a driver and its cluster must agree"
         faults.append(fault(file, "spec.rayVersion", rule, spec.get("rayVersion", "nothing")))
-    if (spec.get("authOptions") or {}).get("mode") == "token":  # KubeRay itself sets the token
+    options, workers = spec.get("authOptions"), spec.get("workerGroupSpecs")
+    if isinstance(options, dict) and options.get("mode") == "token":  # KubeRay itself sets the token
         return faults
     groups = {"spec.headGroupSpec": spec.get("headGroupSpec")}
-    groups |= {f"spec.workerGroupSpecs[{i}]": group for i, group in enumerate(spec.get("workerGroupSpecs") or [])}
+    if workers is not None and not isinstance(workers, list):
+        faults.append(fault(file, "spec.workerGroupSpecs", "must be a list", workers))
+        workers = None
+    groups |= {f"spec.workerGroupSpecs[{i}]": group for i, group in enumerate(workers or [])}
     for where, group in groups.items():
         values = dict(walk(group))
         if not any(key.endswith(".env[RAY_AUTH_MODE].value") and value == "token" for key, value in values.items()):

@@ -155,12 +155,12 @@ def _validator(document: dict[str, Any], file: str) -> list[str]:
 
 def _paths(document: dict[str, Any], file: str) -> list[str]:
     """Files and folders of this machine that the document names, the cluster's token among them."""
-    auth, mounts = document.get("auth"), document.get("file_mounts") or {}
-    faults = []
+    auth, mounts = document.get("auth"), document.get("file_mounts")
+    mounts, faults = mounts if isinstance(mounts, dict) else {}, []
     key = auth.get("ssh_private_key") if isinstance(auth, dict) else None
     if key is not None and not Path(str(key)).expanduser().is_file():
         faults.append(fault(file, "auth.ssh_private_key", "must be a file", key, "make one: ssh-keygen -t ed25519"))
-    for target, source in mounts.items() if isinstance(mounts, dict) else ():
+    for target, source in mounts.items():
         where, path = f"file_mounts[{target}]", Path(str(source)).expanduser()
         if not path.exists():
             shipped = path.name in ("ship", "auth_token")
@@ -168,7 +168,7 @@ def _paths(document: dict[str, Any], file: str) -> list[str]:
             faults.append(fault(file, where, "must exist", source, remedy))
         elif target == TOKEN and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             faults.append(fault(file, where, "must be readable by you only", source, f"run: chmod 600 {source}"))
-    if TOKEN not in mounts and "RAY_AUTH_TOKEN_PATH" not in json.dumps(document):
+    if TOKEN not in mounts and "RAY_AUTH_TOKEN_PATH" not in json.dumps(document, default=str):
         remedy = f"add {TOKEN}: ~/.foml/auth_token, which python -m orchestrator.ship makes"
         faults.append(fault(file, "file_mounts", "must bring the cluster's token to every node", remedy=remedy))
     return faults
@@ -181,7 +181,8 @@ def _commands(document: dict[str, Any], file: str) -> list[str]:
         faults.append(fault(file, "setup_commands", rule))
     for key in _START_COMMANDS:
         commands = document.get(key)
-        starts = [str(command) for command in commands if "ray start" in str(command)] if commands else []
+        commands = commands if isinstance(commands, list) else []
+        starts = [str(command) for command in commands if "ray start" in str(command)]
         if not any(re.search(r"\bRAY_AUTH_MODE=token\b", start) for start in starts):
             rule = (
                 "must set RAY_AUTH_MODE=token for `ray start`: anyone who can reach the port could run arbitrary code"
@@ -201,8 +202,9 @@ def _aws_requests(document: dict[str, Any], file: str) -> list[str]:
         return []
     shape = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
     faults = []
-    start = json.dumps(document.get("head_start_ray_commands"))
-    types = document.get("available_node_types") or {}
+    start = json.dumps(document.get("head_start_ray_commands"), default=str)
+    types = document.get("available_node_types")
+    types = types if isinstance(types, dict) else {}
     for name, entry in types.items():
         config = entry.get("node_config") if isinstance(entry, dict) else None
         if isinstance(config, dict):
@@ -211,7 +213,11 @@ def _aws_requests(document: dict[str, Any], file: str) -> list[str]:
             rules = [line.partition(", must be one of")[0] for line in report.splitlines()]
             faults += [fault(file, f"available_node_types.{name}.node_config", f"AWS: {rule}") for rule in rules]
             parameter = name != document.get("head_node_type") and str(config.get("ImageId")).startswith(RESOLVED)
-            if parameter and "node.sh --image" not in start and "IamInstanceProfile" not in json.dumps(types):
+            if (
+                parameter
+                and "node.sh --image" not in start
+                and "IamInstanceProfile" not in json.dumps(types, default=str)
+            ):
                 key = f"available_node_types.{name}.node_config.ImageId"
                 rule = "must be an id: the role that Ray gives the head may not read SSM's parameters"
                 remedy = "run doctor with --fill, or add `bash ~/foml/node.sh --image` to head_start_ray_commands"

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from orchestrator.config.schema import Sweep
-from orchestrator.doctor.nodes import Check, check_nodes, gpus_agree, torch_gpus
+from orchestrator.doctor.nodes import Check, check_nodes, gpus_agree, resources, torch_gpus
 from orchestrator.execution.ray_session import cluster_address, local_gpus, prepare_environment
 from orchestrator.storage.remote_folder import marker_file
 from streams.errors import UserError
@@ -143,5 +143,8 @@ def store(sweep: Sweep) -> Iterator[Check]:
 
 
 def cluster(sweep: Sweep, local: bool) -> Iterator[Check]:
-    """Whether Ray starts on this machine, or every node of the cluster of RAY_ADDRESS is usable."""
-    yield from check_nodes(sweep, local or cluster_address() is None)
+    """Whether Ray starts on this machine, or every node of RAY_ADDRESS's cluster is usable, and trials fit."""
+    here = local or cluster_address() is None
+    if here:
+        yield from resources(sweep, os.cpu_count() or 1, local_gpus(), "this machine")
+    yield from check_nodes(sweep, here)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.config.schema import Sweep
+from orchestrator.errors import ConfigError
 from orchestrator.execution import nodes
 from orchestrator.execution.nodes import Node
-from orchestrator.execution.ray_session import ray_running
+from orchestrator.execution.ray_session import check_resources, ray_running
 from orchestrator.storage.remote_folder import has_file, marker_file
 from streams.store.address import without_keys
 
@@ -102,10 +103,18 @@ def clock() -> float:
     return time.time()
 
 
+def resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> Iterator[Check]:
+    """A failed check for each resource that no node has; see `check_resources`."""
+    try:
+        check_resources(sweep, cpus, gpus, where)
+    except ConfigError as error:
+        yield from map(Check.failed, error.faults)
+
+
 def check_nodes(sweep: Sweep, local: bool) -> Iterator[Check]:
     """Connect to Ray (or start it here if `local`), and check every node."""
     start = time.monotonic()
-    with ray_running(local):
+    with ray_running(local) as cluster:
         joined = sorted(nodes.joined(), key=lambda node: node.address)
         if local:
             yield Check.ok(f"Ray starts here, in {time.monotonic() - start:.1f} s")
@@ -115,6 +124,7 @@ def check_nodes(sweep: Sweep, local: bool) -> Iterator[Check]:
             yield Check.failed(f"cluster: {line}; {remedy}")
         total = f"{sum(node.cpus for node in joined):g} CPUs and {sum(node.gpus for node in joined):g} GPUs"
         yield Check.ok(f"cluster: {len(joined)} nodes with {total}")
+        yield from resources(sweep, cluster.node_cpus, cluster.node_gpus, "a node of this cluster")
         with marker_file(sweep.document.storage) as marker:
             yield from _check_joined(joined, *marker)
 

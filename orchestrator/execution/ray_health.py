@@ -8,6 +8,7 @@ import gc
 import io
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from streams.errors import masked
 LOOK_S = 0.5
 LOCAL_S, CLUSTER_S = 2.0, 40.0
 """Seconds without an answer until Ray is dead. On a cluster the network may fail, or a control service restart."""
+LOOKS = 4
+"""The least number of looks without an answer: on a busy machine, a single one may take longer than `LOCAL_S`."""
 
 
 @contextmanager
@@ -39,12 +42,9 @@ def guarded(local: bool, on_ray_lost: Callable[[str], None]) -> Iterator[None]:
     ended, claim = threading.Event(), threading.Lock()  # the thread that acquires `claim` decides
 
     def watch() -> None:
-        seconds = 0.0
-        while not ended.wait(LOOK_S):
-            reason = _failure(address, raylets)
-            seconds = seconds + LOOK_S if reason else 0.0
-            if seconds >= (LOCAL_S if local else CLUSTER_S) and claim.acquire(blocking=False):
-                on_ray_lost(reason)
+        reason = _death(lambda: _failure(address, raylets), ended, LOCAL_S if local else CLUSTER_S)
+        if reason and claim.acquire(blocking=False):
+            on_ray_lost(reason)
 
     threading.Thread(target=watch, name="ray-health", daemon=True).start()
     try:
@@ -70,6 +70,26 @@ def garbage_collection_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def _death(failure: Callable[[], str], ended: threading.Event, limit: float) -> str:
+    """Wait until Ray has been dead for `limit` seconds, and return the reason; empty once `ended` is set.
+
+    Time is measured, as a look takes seconds if the host drops packets.
+
+    Args:
+        failure: returns which part of Ray is dead; empty if none.
+        ended: ends the wait.
+        limit: seconds.
+    """
+    looks, since = 0, 0.0
+    while not ended.wait(LOOK_S):
+        start = time.monotonic()
+        reason = failure()
+        looks, since = (looks + 1, since if looks else start) if reason else (0, 0.0)
+        if looks >= LOOKS and time.monotonic() - since >= limit:
+            return reason
+    return ""
 
 
 def _failure(address: str, raylets: list[psutil.Process]) -> str:

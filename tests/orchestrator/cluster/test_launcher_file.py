@@ -12,6 +12,7 @@ import ray
 import yaml
 
 from orchestrator import ship
+from orchestrator.cluster import launcher_file
 from orchestrator.cluster.images import PARAMETER
 from orchestrator.cluster.launcher_file import (
     check_cluster_file,
@@ -233,3 +234,42 @@ def test_a_cloud_and_a_faulty_file_name_no_hosts(tmp_path: Path) -> None:
         file.write_text(text)
         assert unreachable_hosts(file) == []
     assert unreachable_hosts(tmp_path / "missing.yaml") == []
+
+
+def places(value: object, depth: int, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of the values at most this deep in a document."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield (*path, key)
+        if depth > 1:
+            yield from places(part, depth - 1, (*path, key))
+
+
+@pytest.mark.parametrize("wrong", [5, True, "x", None, [5], {"a": 5}, "2026-01-01"])
+@pytest.mark.parametrize("name", ["deploy/onprem.yaml", "deploy/kuberay.yaml"])
+def test_a_value_of_another_type_is_no_traceback(
+    name: str, wrong: object, laptop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_file, "_validator", lambda *_: [])  # slow, and what it raises is one line
+    monkeypatch.setattr(launcher_file, "_schema", lambda *_: [])
+    (document, *_) = yaml.safe_load_all(filled_in(name))
+    for *path, last in places(document, 3):
+
+        def change(changed: Any, path: list[Any] = path, last: object = last) -> None:
+            for key in path:
+                changed = changed[key]
+            changed[last] = yaml.safe_load(wrong) if isinstance(wrong, str) else wrong  # one is a date
+
+        assert all(line.startswith("c.yaml") for line in faults_of(laptop, name, change)), (path, last)
+
+
+def test_numbers_where_keys_or_a_list_belong(laptop: Path) -> None:
+    numbers: list[tuple[str, str]] = [
+        ("cluster.yaml", "available_node_types"),
+        ("cluster.yaml", "file_mounts"),
+        ("cluster.yaml", "head_start_ray_commands"),
+        ("deploy/kuberay.yaml", "spec"),
+    ]
+    for name, key in numbers:
+        faults = faults_of(laptop, name, lambda document, key=key: document.update({key: 5}))  # type: ignore[misc]
+        assert any(line.startswith(f"c.yaml: {key}: ") for line in faults), faults

@@ -1,6 +1,7 @@
 """The checks of doctor; those of a real cluster's nodes are in tests/cluster."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,9 @@ import yaml
 
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
-from orchestrator.doctor import __main__, checks
+from orchestrator.doctor import __main__, checks, nodes
 from orchestrator.doctor.nodes import Check, gpus_agree, torch_gpus
+from orchestrator.execution import ray_session
 from orchestrator.execution.nodes import Node, missing, promised, startable
 from streams.store.task_store import TaskStore
 from tests.orchestrator.synthetic_sweep import new_database
@@ -136,3 +138,26 @@ def test_nodes_that_the_operator_of_kubernetes_may_start(tmp_path: Path, monkeyp
     assert asked == [("foml", "rayclusters/foml")]
     cluster["spec"]["enableInTreeAutoscaling"] = False
     assert startable(tmp_path / "none") == []
+
+
+def test_resources_that_no_node_has_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the sweep command refuses them, on this machine and on a cluster."""
+    large = sweep(resources={"cpus": 1024, "gpus": 64})
+    monkeypatch.setattr(checks, "check_nodes", lambda *_: iter(()))
+    here = list(checks.cluster(large, local=True))
+    assert [(check.passed, check.text.split(": ")[1]) for check in here] == [
+        (False, "resources.cpus"),
+        (False, "resources.gpus"),
+    ]
+    assert all("that this machine has (got " in check.text for check in here)
+    assert list(checks.cluster(sweep(), local=True)) == []
+    cluster = ray_session.Cluster(32, 8, 4, 1, local=False)
+    monkeypatch.setattr(nodes, "ray_running", lambda local: nullcontext(cluster))
+    monkeypatch.setattr(nodes.nodes, "joined", lambda: [Node("a", "10.0.0.1", 4, 1)])
+    monkeypatch.setattr(nodes.nodes, "promised", list)
+    monkeypatch.setattr(nodes, "marker_file", lambda storage: nullcontext(("", "")))
+    monkeypatch.setattr(nodes, "_check_joined", lambda *_: iter(()))
+    there = [check.text for check in nodes.check_nodes(large, local=False) if not check.passed]
+    rule = "must be at most the 4 that a node of this cluster has (got 1024"
+    assert len(there) == 2 and there[0].startswith(f"configuration: resources.cpus: {rule}")
+    assert all(check.passed for check in nodes.check_nodes(sweep(), local=False))

@@ -1,6 +1,7 @@
 """The shutdown of Ray at the end of a sweep is not taken for its death; `test_interruptions.py` kills Ray."""
 
 import gc
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import ray
 
 from orchestrator.errors import OrchestratorError
-from orchestrator.execution.ray_health import LOCAL_S, output_to
+from orchestrator.execution.ray_health import CLUSTER_S, LOCAL_S, LOOK_S, _death, output_to
 from orchestrator.execution.ray_session import ray_running, start_ray, without_token
 
 
@@ -67,3 +68,33 @@ def test_what_ray_prints_is_kept_without_secrets(tmp_path: Path) -> None:
     with output_to(tmp_path / "ray.log"):
         print("(raylet) cannot read s3://key:secret@bucket/store?token=abc")
     assert (tmp_path / "ray.log").read_text() == "(raylet) cannot read s3://***@bucket/store?token=***\n"
+
+
+@pytest.mark.parametrize(
+    ("limit", "look", "answers", "expected"),
+    [
+        (LOCAL_S, 0.0, set(), 2.5),  # refused immediately
+        (LOCAL_S, 5.0, set(), 22.0),  # a busy machine: four looks
+        (CLUSTER_S, 0.0, set(), 40.5),
+        (CLUSTER_S, 5.0, set(), 44.0),  # a host that drops packets: not eighty looks
+        (CLUSTER_S, 5.0, {3}, 60.5),  # an answer: counted from the look after it
+    ],
+)
+def test_the_time_until_ray_is_dead(
+    limit: float, look: float, answers: set[int], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, looks = [0.0], [0]
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += timeout or 0.0
+            return False
+
+    def failure() -> str:
+        looks[0] += 1
+        now[0] += look
+        return "" if looks[0] in answers else "gone"
+
+    monkeypatch.setattr("orchestrator.execution.ray_health.time.monotonic", lambda: now[0])
+    assert _death(failure, Ended(), limit) == "gone"
+    assert now[0] == pytest.approx(expected, abs=LOOK_S / 10)
