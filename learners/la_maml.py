@@ -1,11 +1,22 @@
 """La-MAML: Gupta, Yadav & Paull 2020, "Look-ahead Meta Learning for Continual Learning", Algorithm 2."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from learners.base import Diagnostics, Learner, Setting, Weights, at_least_one, not_negative, positive
+from learners.base import (
+    Diagnostics,
+    Learner,
+    Setting,
+    Weights,
+    addition,
+    at_least_one,
+    documented,
+    not_negative,
+    positive,
+)
 from learners.batch import Batch
 from learners.networks.network import cross_entropy
 from learners.training.replay_buffer import ReplayBuffer
@@ -19,6 +30,9 @@ class Options:
     eta: float = not_negative(0.1, "learning rate of the learning rates")
     clip: float = positive(2.0, "bound on an entry of an inner gradient, and on the norms of the meta-gradients")
     inner_steps: int = at_least_one(5, "parts of a batch, an inner step on each", le=1_000)
+    meta_loss: Literal["last", "mean"] = addition(
+        documented("last", "the loss after the last inner step, or the mean of the losses after each")
+    )
 
 
 class LaMAML(Learner):
@@ -32,11 +46,14 @@ class LaMAML(Learner):
     - meta-loss gradient: g = ∇L(φ_k; D_j ∪ D_m), where D_m are |D_j| datapoints drawn uniformly from 𝓑
     - rates, then weights: α ← α + η g Σ_i ∇L(φ_{i−1}; b_i);  φ ← φ − max(0, α) g
 
+    With `meta_loss: mean`, as in the authors' code, the meta-loss is the mean over the k steps of L(φ_i; D_j ∪ D_m),
+    whose gradients are g_i: g is the mean of g_i, and α moves by η times the mean of g_i Σ_{l≤i} ∇L(φ_{l−1}; b_l).
+
     As in the authors' code, the derivatives are of first order, the entries of inner gradients are at most `clip`, and
     so are the norms of g and of the gradient of the rates.
 
-    Deviations: 𝓑 holds all datapoints seen, as for FOML, and includes D_j; the original has a reservoir. The batch-norm
-    statistics are those of the meta-loss's pass.
+    Deviations: 𝓑 holds all datapoints seen, as for FOML, and includes D_j; the original has a reservoir. A batch is
+    learned once. The batch-norm statistics are those of the last pass of the meta-loss.
     """
 
     changeable = ("eta",)
@@ -61,24 +78,39 @@ class LaMAML(Learner):
     def start_from(self, weights: Weights) -> None:
         self.phi, self.statistics = weights.phi, weights.statistics
 
+    @classmethod
+    def without_effect(cls, options: Options) -> dict[str, str]:
+        return {"meta_loss": "inner_steps: 1"} if options.inner_steps == 1 else {}
+
     def update(self, batch: Batch) -> Diagnostics:
         o, network, statistics = self.options, self.network, self.statistics
         self.replay.add(batch)
-        phi, path, losses = self.phi, torch.zeros_like(self.phi), []
+        joint = batch.concatenate(self.replay.sample(len(batch)))
         parts = min(o.inner_steps, len(batch))
-        for x, y in zip(batch.x.tensor_split(parts, 1), batch.y.tensor_split(parts, 1), strict=True):
+        first_measured = parts if o.meta_loss == "last" else 1
+        weight = 1 / (parts - first_measured + 1)
+        phi, path, losses, meta_losses = self.phi, torch.zeros_like(self.phi), [], []
+        by_phi, by_path = torch.zeros_like(self.phi), torch.zeros_like(self.phi)
+        pairs = zip(batch.x.tensor_split(parts, 1), batch.y.tensor_split(parts, 1), strict=True)
+        for step, (x, y) in enumerate(pairs, 1):
             inner = network.training_pass(phi, statistics, x, cross_entropy(y))
             gradient = inner.gradient.clamp(-o.clip, o.clip)
             path = path + gradient
             phi = phi - self.rates * gradient
             losses.append(inner.loss)
-        joint = batch.concatenate(self.replay.sample(len(batch)))
-        outer = network.training_pass(phi, statistics, joint.x, cross_entropy(joint.y))
-        self.rates = self.rates + o.eta * _clipped(outer.gradient * path, o.clip)
-        self.phi = self.phi - self.rates.clamp(min=0) * _clipped(outer.gradient, o.clip)
-        self.statistics = outer.statistics
-        rate = self.rates.clamp(min=0).mean(1)
-        return {"loss": torch.stack(losses, 1).mean(1), "meta_loss": outer.loss, "learning_rate": rate}
+            if step >= first_measured:
+                outer = network.training_pass(phi, statistics, joint.x, cross_entropy(joint.y))
+                by_phi = by_phi + weight * outer.gradient
+                by_path = by_path + weight * outer.gradient * path
+                meta_losses.append(outer.loss)
+                self.statistics = outer.statistics
+        self.rates = self.rates + o.eta * _clipped(by_path, o.clip)
+        self.phi = self.phi - self.rates.clamp(min=0) * _clipped(by_phi, o.clip)
+        return {
+            "loss": torch.stack(losses, 1).mean(1),
+            "meta_loss": torch.stack(meta_losses, 1).mean(1),
+            "learning_rate": self.rates.clamp(min=0).mean(1),
+        }
 
 
 def _clipped(gradient: Tensor, norm: float) -> Tensor:
