@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from streams.command_line import CommandLine, command
 from streams.errors import Faults, OptionError, SourceError, StoreError, fault
 from streams.images import ImagePairs, ImageSource, SingleImages
-from streams.options import from_options, option_faults, recipe_from_words
+from streams.options import from_options, option_faults, plain_values, recipe_from_words
 from streams.pools import first_copies
 from streams.progress import ProgressLine
 from streams.recipe import Images, Progress, Recipe, SeedTable, recipes, silent
@@ -29,14 +29,14 @@ from streams.store.task_store import TaskStore
 MOST_SEEDS = 10_000
 
 
-def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progress = silent) -> TaskStore:
+def build(recipe: Recipe, seeds: int | Iterable[int], out: str | Path, progress: Progress = silent) -> TaskStore:
     """Build a store, or add missing seeds to an existing one.
 
     The images of an existing store stay, and the recipe's `data` is not read again, only required to exist.
 
     Args:
         recipe: what to build.
-        seeds: stream seeds, each 0 or above.
+        seeds: stream seeds, each 0 or above; of a number n, those from 0 to n - 1.
         out: the store's folder.
         progress: called while the build runs (see `recipe.Progress`).
 
@@ -46,7 +46,7 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     Raises:
         SourceError: one line for every fault of the source; or the source does not fit into memory.
         StoreError: `out` holds something else or a damaged store, or cannot be written.
-        OptionError: there is no seed or a negative one, or an option is wrong.
+        OptionError: there is no seed, or one that is not a whole number of at least 0, or an option is wrong.
     """
     requested = _checked_seeds(seeds)
     folder = Path(out).expanduser().absolute()
@@ -91,7 +91,7 @@ def build(recipe: Recipe, seeds: Iterable[int], out: str | Path, progress: Progr
     return TaskStore.open(folder)
 
 
-def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress = silent) -> TaskStore:
+def cached(recipe: Recipe, seeds: int | Iterable[int], progress: Progress = silent) -> TaskStore:
     """The recipe's store in the cache folder (`$FOML_CACHE` or `~/.cache/foml-orchestrator`), built on the first call.
 
     Several processes may call it simultaneously: one builds, the others wait and map the result.
@@ -115,7 +115,7 @@ def cached(recipe: Recipe, seeds: Iterable[int], progress: Progress = silent) ->
 def from_dataset(
     dataset: Any,
     out: str | Path,
-    seeds: Iterable[int] = (0,),
+    seeds: int | Iterable[int] = (0,),
     pairs: bool = False,
     class_names: Sequence[str] | None = None,
     progress: Progress = silent,
@@ -128,7 +128,7 @@ def from_dataset(
             image and label, or a mapping. An image is of PIL, a tensor or an array. A mapping from `train`,
             `validation` and `test` to such data sets gives the split.
         out: the store's folder, which `stream.store` names.
-        seeds: stream seeds, each 0 or above.
+        seeds: stream seeds, each 0 or above; of a number n, those from 0 to n - 1.
         pairs: whether a datapoint is a pair of images.
         class_names: the names of the classes 0, 1, ...; those of the data set if None.
         progress: called while the build runs.
@@ -158,7 +158,7 @@ def from_dataset(
             return listing if self.given_split else replace(listing, splits=None)
 
     faults = Faults(key=kind.name)
-    recipe = from_options(FromDataset, options, faults)
+    recipe = from_options(FromDataset, plain_values(options), faults)
     faults.check(OptionError)
     assert recipe is not None
     return build(recipe, seeds, out, progress)
@@ -230,14 +230,22 @@ def _table(recipe: Recipe, images: Images, seed: int) -> SeedTable:
     return table
 
 
-def _checked_seeds(seeds: Iterable[int]) -> list[int]:
-    distinct = sorted(set(seeds))
-    faults = [fault("seeds", "must be 0 or above", seed) for seed in distinct if seed < 0]
-    if not distinct:
+def _checked_seeds(seeds: Any) -> list[int]:
+    seeds = plain_values(seeds)
+    if isinstance(seeds, str | Mapping) or not isinstance(seeds, Iterable):
+        if not isinstance(seeds, int) or isinstance(seeds, bool):
+            raise OptionError(fault("seeds", "must be a number of seeds, or a list of seeds", seeds))
+        if seeds > MOST_SEEDS:
+            raise OptionError(fault("seeds", f"must be at most {MOST_SEEDS}", seeds))
+        seeds = range(seeds)
+    listed = [plain_values(seed) for seed in seeds]
+    wrong = [seed for seed in listed if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0]
+    faults = [fault("seeds", "must be whole numbers of at least 0", seed) for seed in wrong]
+    if not listed:
         faults = [fault("seeds", "must name at least one seed")]
     if faults:
         raise OptionError(*faults)
-    return distinct
+    return sorted(set(listed))
 
 
 @command

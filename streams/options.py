@@ -5,14 +5,16 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
+from pathlib import PurePath
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from streams.errors import Faults, OptionError, fault
 from streams.recipe import Recipe, recipes
-from streams.yaml_values import parsed
+from streams.yaml_values import MAX_DEPTH, parsed
 
 Options = TypeVar("Options")
 
@@ -22,6 +24,30 @@ _LIKE_A_NUMBER = re.compile(r"\s*[-+.]*[0-9]")
 """Text that a line shows in quotes, such as `.5e2`, which is no number in YAML."""
 _BRANCHES = ("int", "str", "float", "bool")
 _BOUNDS = ("ge", "gt", "le", "lt")
+
+
+def plain_values(value: Any, depth: int = 0) -> Any:
+    """What a Python caller gives, as YAML would: numbers and lists for NumPy's and pandas', text for paths.
+
+    What is deeper than `MAX_DEPTH` stays, so that a list inside itself ends.
+
+    >>> import numpy as np
+    >>> plain_values({"K": np.int64(2), "hidden": [np.int64(8)], "seeds": np.arange(2)})
+    {'K': 2, 'hidden': [8], 'seeds': [0, 1]}
+    """
+    if depth > MAX_DEPTH:
+        return value
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {plain_values(key, depth + 1): plain_values(part, depth + 1) for key, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain_values(part, depth + 1) for part in value)
+    if isinstance(value, np.generic):
+        return value.item()
+    # Arrays, and series and indices of pandas, which `streams` does not import.
+    to_list = None if isinstance(value, type) else getattr(value, "tolist", None)
+    return plain_values(to_list(), depth + 1) if callable(to_list) else value
 
 
 def recipe_from_words(name: str, words: Sequence[str]) -> Recipe:
@@ -206,7 +232,7 @@ def _in_a_section(model: type[BaseModel], steps: Sequence[int | str]) -> str | N
 
 def _dotted(steps: Iterable[int | str]) -> str:
     """Pydantic's location as a dotted key, without the branches of a union that pydantic adds."""
-    prefixes = ("list[", "function-", "constrained-")
+    prefixes = ("list[", "dict[", "function-", "constrained-")
     keys = (s for s in steps if isinstance(s, int) or not (s in _BRANCHES or s.startswith(prefixes)))
     return Faults("").at(*keys).key
 

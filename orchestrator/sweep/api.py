@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from orchestrator.sweep.result import SweepResult
 from orchestrator.sweep.run import execute
 from orchestrator.sweep.starts import with_starts
 from orchestrator.tracking.database import database_path
+from streams.options import plain_values
 
 if TYPE_CHECKING:
     from orchestrator.sweep.forecast import Forecast
@@ -56,14 +57,28 @@ def run_sweep(
 
 def checked_sweep(sweep: Mapping[str, Any] | Path | str | None, overrides: Sequence[str], resume: str | None) -> Sweep:
     """The checked sweep that these arguments of `run_sweep` describe."""
+    overrides = _checked_words(overrides)
     if resume is not None:
         if sweep is not None:
             rule = f"resume={resume!r} takes the sweep from its folder"
             raise ConfigError(fault("run_sweep", "sweep", rule, "a sweep beside it", "leave one of the two out"))
         return with_starts(_earlier_sweep(resume, overrides))
     if isinstance(sweep, Mapping):
-        return with_starts(check_sweep(overridden(sweep, overrides)))
+        return with_starts(check_sweep(overridden(plain_values(sweep), overrides)))
+    if sweep is not None and not isinstance(sweep, str | Path):
+        rule = "must be nested mappings, a YAML file, or the name of a ready sweep"
+        raise ConfigError(fault("run_sweep", "sweep", rule, sweep))
     return with_starts(load_sweep(sweep, overrides))
+
+
+def _checked_words(overrides: Any) -> list[str]:
+    """The overrides, which are a list of texts: the letters of a single text are none."""
+    words = list(overrides) if isinstance(overrides, Iterable) and not isinstance(overrides, str) else None
+    if words is None or not all(isinstance(word, str) for word in words):
+        remedy = f"write {[overrides]}" if isinstance(overrides, str) else ""
+        rule = "must be a list of key=value texts, such as ['seeds=2']"
+        raise ConfigError(fault("run_sweep", "overrides", rule, overrides, remedy))
+    return words
 
 
 def _earlier_sweep(name: str, overrides: Sequence[str]) -> Sweep:

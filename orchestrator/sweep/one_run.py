@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from orchestrator.sweep.starts import with_starts
 from orchestrator.system import hardware
 from orchestrator.tracking import points, tables
 from orchestrator.tracking.reader import COLUMNS
+from streams.options import plain_values
 from streams.recipe import Progress, silent
 
 if TYPE_CHECKING:
@@ -83,12 +84,21 @@ class RunResult:
         return pd.DataFrame(rows, columns=["metric", "mean", "low", "high", "n"])
 
     def save(self, path: Path | str) -> None:
-        """Write the learner as a checkpoint, which `orchestrator.predict` reads."""
+        """Write the learner as a checkpoint, which `orchestrator.predict` reads.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
         from learners import checkpoint
 
         store = self.store
         described = store.shape, store.label_names, store.background, store.images_per_datapoint
-        checkpoint.save(Path(path), self.configuration.learner, self.learner, self.configuration.network, *described)
+        target, configuration = Path(path), self.configuration
+        try:
+            checkpoint.save(target, configuration.learner, self.learner, configuration.network, *described)
+        except OSError as error:
+            rule = f"must be a file that can be written ({error.strerror})"
+            raise ConfigError(fault(str(target), "", rule, remedy="choose a file in a folder that exists")) from error
 
     @property
     def _heading(self) -> str:
@@ -116,7 +126,7 @@ def run_one(
     learner: str = "foml",
     *,
     stream: str | Mapping[str, Any] = "rainbow_digits",
-    seeds: int | Sequence[int] = 3,
+    seeds: int | Iterable[int] = 3,
     batch_size: int = 10,
     network: str | Mapping[str, Any] | None = None,
     objective: str | Mapping[str, Any] | None = None,
@@ -150,25 +160,28 @@ def run_one(
     Raises:
         OrchestratorError, StreamsError: bad input, one line for each fault.
     """
+    threads, seeds = plain_values(threads), plain_values(seeds)
     document = {
         "name": _WHERE,
-        "stream": {"name": stream} if isinstance(stream, str) else dict(stream),
+        "stream": stream if isinstance(stream, Mapping) else {"name": stream},
         "learners": [{"name": learner, **({} if start is None else {"start": str(start)}), **options}],
-        "seeds": seeds if isinstance(seeds, int) else list(seeds),
+        "seeds": list(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str | Mapping) else seeds,
         "batch_size": batch_size,
-        "network": dict(network) if isinstance(network, Mapping) else network,
+        "network": network,
         "evaluate_past": evaluate_past,
     }
     if objective is not None:
-        document["objective"] = {"metric": objective} if isinstance(objective, str) else dict(objective)
-    sweep = with_starts(check_sweep(document, _WHERE))
+        document["objective"] = objective if isinstance(objective, Mapping) else {"metric": objective}
+    sweep = with_starts(check_sweep(plain_values(document), _WHERE))
     if sweep.learners[0].spaces:
         first = next(iter(sweep.learners[0].spaces))
         raise ConfigError(fault(_WHERE, first, "must be one value", options[first], "run_sweep searches over values"))
     report = progress if callable(progress) else _ProgressBar() if progress else silent
+    if faults := [*_thread_faults(threads), *_device_faults(device)]:
+        raise ConfigError(*faults)
     store = open_store(sweep, report, any_objective=True)  # without a value it is NaN
     with _torch_threads(threads):
-        return _result(sweep, store, _advanced(sweep, store, _checked_device(device), report))
+        return _result(sweep, store, _advanced(sweep, store, device, report))
 
 
 def _advanced(sweep: Sweep, store: TaskStore, device: str, report: Progress) -> OnlineProtocol:
@@ -206,16 +219,25 @@ def _result(sweep: Sweep, store: TaskStore, run: OnlineProtocol) -> RunResult:
     return RunResult(configuration, frame[list(COLUMNS)], curves, objective.name, values, run.learner, store)
 
 
-def _checked_device(name: str) -> str:
+def _thread_faults(count: Any) -> list[str]:
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 1:
+        return []
+    got = f"'{count}'" if isinstance(count, str) else count
+    return [fault(_WHERE, "threads", "must be a whole number of at least 1", got)]
+
+
+def _device_faults(name: Any) -> list[str]:
     import torch
 
+    if not isinstance(name, str | torch.device):
+        return [fault(_WHERE, "device", "must be cpu, cuda or cuda:N", name)]
     try:
         if torch.device(name).type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("torch finds no GPU")
     except RuntimeError as error:
         line = str(error).partition("\n")[0]
-        raise ConfigError(fault(_WHERE, "device", f"must be cpu, cuda or cuda:N ({line})", name)) from error
-    return name
+        return [fault(_WHERE, "device", f"must be cpu, cuda or cuda:N ({line})", name)]
+    return []
 
 
 @contextmanager
@@ -223,8 +245,6 @@ def _torch_threads(count: int) -> Iterator[None]:
     """Torch computes with this number of threads inside the block."""
     import torch
 
-    if count < 1:
-        raise ConfigError(fault(_WHERE, "threads", "must be at least 1", count))
     before = torch.get_num_threads()
     hardware.set_threads(count)
     try:

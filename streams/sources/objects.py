@@ -41,6 +41,8 @@ def list_dataset(
         SourceError: the data set is not map-style; one line for every item without an image and a whole number or text.
     """
     parts, named = _parts(dataset), isinstance(dataset, Mapping)
+    if not any(part.rows for part in parts):
+        raise SourceError(fault("dataset", "must hold at least one image", "0 items"))
     labels_of = [_labels(part, columns) for part in parts]
     names_of = [list(class_names) if class_names is not None else _names(part.dataset, columns) for part in parts]
     labels, names, notices = one_numbering(labels_of, names_of, [part.name for part in parts])

@@ -245,8 +245,14 @@ def test_data_folders_are_never_written_to(made_mnist: Path, tmp_path: Path) -> 
 def test_no_seed_and_negative_seeds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="must name at least one seed"):
         build(RainbowDigits(), [], tmp_path / "store")
-    with pytest.raises(OptionError, match=r"must be 0 or above \(got -2\)"):
+    with pytest.raises(OptionError, match=r"must be whole numbers of at least 0 \(got -2\)"):
         build(RainbowDigits(), [0, -2], tmp_path / "store")
+    with pytest.raises(OptionError) as caught:
+        build(RainbowDigits(), [0.5, "2", 1], tmp_path / "store")  # type: ignore[list-item]
+    assert str(caught.value) == "\n".join(f"seeds: must be whole numbers of at least 0 (got {got})" for got in (0.5, 2))
+    for seeds in (1.0, "12", None):
+        with pytest.raises(OptionError, match=rf"seeds: must be a number of seeds, or a list of seeds \(got {seeds}\)"):
+            build(RainbowDigits(), seeds, tmp_path / "store")  # type: ignore[arg-type]
 
 
 def test_a_source_too_large_for_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.protocol import metrics, online
 from orchestrator.protocol.curves import Curves
 from orchestrator.sweep import one_run
+from orchestrator.sweep.api import checked_sweep
 from orchestrator.sweep.result import SweepResult
 from streams.store.task_store import TaskStore
 
@@ -130,13 +132,73 @@ def test_threads_are_those_of_the_argument_and_then_those_before(store: TaskStor
         ),
         ({"bta1": 5}, "run_one: learners[0].bta1: unknown key (got 5); did you mean beta1?"),
         ({"seeds": 0}, "run_one: seeds: must be at least 1, or a list of seeds (got 0)"),
-        ({"threads": 0}, "run_one: threads: must be at least 1 (got 0)"),
+        ({"threads": 0}, "run_one: threads: must be a whole number of at least 1 (got 0)"),
+        ({"threads": "2"}, "run_one: threads: must be a whole number of at least 1 (got '2')"),
+        (
+            {"threads": None, "device": 5},
+            "run_one: threads: must be a whole number of at least 1 (got None)\n"
+            "run_one: device: must be cpu, cuda or cuda:N (got 5)",
+        ),
+        ({"seeds": 2.0}, "run_one: seeds: must be a whole number, or a list (got 2.0)"),
+        ({"seeds": None}, "run_one: seeds: must be a whole number, or a list (got None)"),
+        ({"seeds": "12"}, "run_one: seeds: must be a whole number, or a list (got '12')"),
+        ({"K": np.arange(2)}, "run_one: learners[0].K: must be a whole number (got [0, 1])"),
+        ({"network": 5}, "run_one: network: must be text, or a mapping (got 5)"),
     ],
 )
 def test_a_wrong_argument_is_one_line(store: TaskStore, arguments: dict[str, object], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         run_one(**{"stream": stream(store), "seeds": 1, "progress": False} | arguments)  # type: ignore[arg-type]
     assert str(caught.value) == line
+
+
+def test_values_of_numpy_and_pandas_are_those_of_python(store: TaskStore) -> None:
+    options = {key: np.int64(value) if isinstance(value, int) else value for key, value in stream(store).items()}
+    given = run_one(
+        "foml",
+        stream=options | {"store": store.path},
+        seeds=np.array([2, 0]),  # type: ignore[arg-type]
+        batch_size=np.int64(5),  # type: ignore[arg-type]
+        threads=np.int64(1),  # type: ignore[arg-type]
+        network={"name": "mlp", "hidden": np.int64(8)},
+        progress=False,
+        K=pd.Series([2])[0],
+        alpha1=np.float32(0.25),
+        meta_updates=np.True_,
+    )
+    network = {"name": "mlp", "hidden": 8}
+    expected = run_one(
+        "foml", stream=stream(store), seeds=[2, 0], batch_size=5, network=network, progress=False,
+        K=2, alpha1=0.25, meta_updates=True,
+    )  # fmt: skip
+    assert (given.configuration.hash, given.seeds) == (expected.configuration.hash, [2, 0])
+    assert given.configuration.label == expected.configuration.label
+    cost = ["seconds", "peak_memory_mb"]  # measured, and different in each run
+    curves = [result.curves[~result.curves["metric"].isin(cost)] for result in (given, expected)]
+    pd.testing.assert_frame_equal(*curves)
+    assert run_one("online", stream=stream(store), seeds=pd.Series([1]), progress=False).seeds == [1]
+
+
+def test_a_learner_that_cannot_be_saved_is_one_line_with_the_file(store: TaskStore, tmp_path: Path) -> None:
+    result = run_one("online", stream=stream(store), seeds=1, progress=False)
+    with pytest.raises(ConfigError) as caught:
+        result.save(tmp_path / "none" / "learner.pt")
+    rule = "must be a file that can be written (No such file or directory); choose a file in a folder that exists"
+    assert str(caught.value) == f"{tmp_path}/none/learner.pt: {rule}"
+
+
+def test_arguments_of_run_sweep_are_one_line_and_take_numpys_values() -> None:
+    rule = r"run_sweep: overrides: must be a list of key=value texts, such as \['seeds=2'\] \(got seeds=2\)"
+    with pytest.raises(ConfigError, match=f"^{rule}; write \\['seeds=2'\\]$"):
+        checked_sweep(None, "seeds=2", None)
+    with pytest.raises(ConfigError, match=r"^run_sweep: overrides: must be a list .* \(got \[2\]\)$"):
+        checked_sweep(None, [2], None)  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"^run_sweep: sweep: must be nested mappings, .* \(got 5\)$"):
+        checked_sweep(5, [], None)  # type: ignore[arg-type]
+    learners = [{"name": "foml", "K": {"grid": np.array([1, 2])}}]
+    given = {"name": "x", "stream": {"name": "rainbow_digits"}, "learners": learners, "seeds": np.arange(2)}
+    sweep = checked_sweep(given, (), None)
+    assert (sweep.seeds, sweep.source["learners"][0]["K"]) == ([0, 1], {"grid": [1, 2]})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

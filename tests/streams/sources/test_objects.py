@@ -358,3 +358,20 @@ def test_options_of_other_sources_are_refused_and_the_split_can_be_ignored(tmp_p
     options = {**OPTIONS, **shares, "given_split": False}
     store = from_dataset({"train": train, "test": test}, tmp_path / "store", **options)
     assert np.bincount(store.splits_of).tolist() == [3, 3, 6]
+
+
+def test_seeds_are_a_number_or_a_list_and_numpys_values_those_of_python(tmp_path: Path) -> None:
+    dataset = Pairs(PIXELS, LABELS)
+    stores = [
+        from_dataset(dataset, tmp_path / "list", seeds=[0, 1], **OPTIONS),
+        from_dataset(dataset, tmp_path / "number", seeds=2, **OPTIONS),
+        from_dataset(dataset, tmp_path / "array", seeds=np.arange(2), **(OPTIONS | {"size": np.int64(8)})),
+    ]
+    assert [(store.seeds, store.hash) for store in stores] == [([0, 1], stores[0].hash)] * 3
+
+
+@pytest.mark.parametrize("dataset", [[], {"train": [], "test": []}])
+def test_a_data_set_without_items_is_named(dataset: Any, tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        from_dataset(dataset, tmp_path / "store", **OPTIONS)
+    assert str(caught.value) == "dataset: must hold at least one image (got 0 items)"
