@@ -17,6 +17,7 @@ from orchestrator.errors import OrchestratorError, fault
 from orchestrator.protocol import metrics
 from orchestrator.report.derived_curves import with_regret
 from orchestrator.tracking import reader, tables
+from orchestrator.tracking.database import report_command
 from orchestrator.tracking.names import INTERNAL
 from orchestrator.tracking.points import REGRET, Point, bound_names
 from orchestrator.tracking.reader import SweepRuns
@@ -129,7 +130,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m orchestrator.
         values = last[last.configuration == configuration.hash].value
         if len(values) and not configuration.removed:
             print(f"{configuration.label}: {metrics.interval(values.to_numpy())}")
-    print(f"shown in the report: python -m orchestrator.report {options.name}")
+    print(f"shown in the report: {report_command(runs.client.tracking_uri, runs.name)}")
     return 0
 
 

@@ -16,7 +16,7 @@ from orchestrator.config.strict_yaml import overridden
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.plan.expand import resolved
 from orchestrator.plan.plan import sweep_folder
-from orchestrator.storage.journal import FILE, given_before, recorded
+from orchestrator.storage.journal import FILE, given_before, recorded, sweep_names
 from streams import recipes, yaml_values
 from streams.command_line import CommandLine, command
 from streams.errors import masked, masked_values
@@ -56,7 +56,7 @@ def _folder(name: str, storage: str) -> Path | None:
         return None
     folders = [folder for folder in (Path(name), sweep_folder(storage, name)) if (folder / FILE).is_file()]
     if not folders and not Path(name).suffix and Path(name).name == name:
-        started = sorted(path.parent.name for path in Path(storage).glob(f"*/{FILE}"))
+        started = sweep_names(Path(storage))
         rule = f"must be a YAML file, a ready sweep ({', '.join(ready_sweeps())}) or a sweep in {storage}"
         raise ConfigError(fault(name, "", rule, remedy=f"sweeps there: {', '.join(started) or 'none'}"))
     return folders[0] if folders else None

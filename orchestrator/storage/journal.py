@@ -303,9 +303,9 @@ def given_before(root: Path, name: str, option: str = "--resume") -> tuple[dict[
     """
     earlier = _read(root)
     if earlier is None:
-        names = sorted(path.parent.name for path in root.parent.glob(f"*/{FILE}"))
         rule = f"must be a sweep that was started in {root.parent}"
-        raise ConfigError(fault(option, "", rule, name, f"existing sweeps: {', '.join(names) or 'none'}"))
+        names = ", ".join(sweep_names(root.parent)) or "none"
+        raise ConfigError(fault(option, "", rule, name, f"existing sweeps: {names}"))
     return earlier["given"], earlier.get("folder")
 
 
@@ -341,6 +341,12 @@ def recorded_sweeps(storage: Path) -> list[RecordedSweep]:
             if (content := _read(path.parent)) is not None:
                 sweeps.append(_recorded_sweep(path.parent, content))
     return sweeps
+
+
+def sweep_names(storage: Path) -> list[str]:
+    """The names of the sweeps of a storage folder, sorted; those with a damaged journal by their folders."""
+    names = {sweep.root: sweep.resolved["name"] for sweep in recorded_sweeps(storage)}
+    return sorted(names.get(path.parent, path.parent.name) for path in storage.glob(f"*/{FILE}"))
 
 
 def _recorded_sweep(root: Path, content: Mapping[str, Any]) -> RecordedSweep:

@@ -20,7 +20,7 @@ from orchestrator.report.json_document import SweepDocument
 from orchestrator.report.write import Report
 from orchestrator.storage.journal import Journal
 from orchestrator.system.signals import StopRequest
-from orchestrator.tracking.database import DEFAULT_URI, charts_link, ui_command
+from orchestrator.tracking.database import charts_link, report_command, ui_command
 from orchestrator.tracking.writer import TrackingProblem
 from streams.errors import masked
 from streams.yaml_values import parsed
@@ -224,7 +224,8 @@ class _Ending:
     def _places(self, report: Report) -> list[str]:
         learner = f"{self.shown}/<trial>/learner.pt"
         if self.report is None:
-            files = [f"report: not written (report: false); this writes it: {self._report_command()}"]
+            writes = report_command(self.sweep.document.tracking.uri, self.sweep.name)
+            files = [f"report: not written (report: false); this writes it: {writes}"]
         else:
             files = [f"report: {self.report}", f"curves: {self.report / 'report.html'}"]
         return [
@@ -236,11 +237,6 @@ class _Ending:
     def _ui(self, report: Report) -> str:
         uri = self.sweep.document.tracking.uri
         return charts_link(uri, report.charts) or ui_command(uri, self.sweep.name)
-
-    def _report_command(self) -> str:
-        uri, name = self.sweep.document.tracking.uri, self.sweep.name
-        options = [] if uri == DEFAULT_URI else ["--tracking-uri", shlex.quote(masked(uri))]
-        return " ".join(["foml report", *options, *["--"] * name.startswith("-"), shlex.quote(name)])
 
     def _result(
         self, code: ExitCode, lines: list[str], problems: list[str], resume: str | None, report: Report | None

@@ -121,8 +121,17 @@ def charts_link(uri: str, page: str) -> str:
 
 def ui_command(uri: str, sweep: str) -> str:
     """The command that opens MLflow's UI with the curves of a sweep."""
+    return _command("ui", uri, sweep)
+
+
+def report_command(uri: str, sweep: str) -> str:
+    """The command that writes the report of a sweep."""
+    return _command("report", uri, sweep)
+
+
+def _command(subcommand: str, uri: str, sweep: str) -> str:
     options = [] if uri == DEFAULT_URI else ["--tracking-uri", shlex.quote(masked(uri))]
-    return " ".join(["foml ui", *options, *["--"] * sweep.startswith("-"), shlex.quote(sweep)])
+    return " ".join(["foml", subcommand, *options, *["--"] * sweep.startswith("-"), shlex.quote(sweep)])
 
 
 def server_environment(uri: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 from orchestrator import show
 from orchestrator.config.load import check_sweep, load_sweep, ready_sweeps
 from orchestrator.plan.expand import make_plan
-from orchestrator.plan.plan import Plan
+from orchestrator.plan.plan import Plan, sweep_folder
 from orchestrator.storage.journal import Journal
 from streams.yaml_values import parsed
 
@@ -104,8 +104,9 @@ def test_faults_are_one_line(words: list[str], line: str, tmp_path: Path, capsys
 
 def test_a_sweep_in_a_folder_is_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Journal(tmp_path / "mine", plan_of(FILE)).take()
+    Journal(sweep_folder(str(tmp_path), 'my "ün"'), plan_of(FILE.replace("name: mine", "name: 'my \"ün\"'"))).take()
     assert show.main(["nine", "--storage", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith(f") or a sweep in {tmp_path}; sweeps there: mine\n")
+    assert capsys.readouterr().err.endswith(f') or a sweep in {tmp_path}; sweeps there: mine, my "ün"\n')
 
 
 def test_a_name_that_looks_like_a_number_is_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:

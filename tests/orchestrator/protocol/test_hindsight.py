@@ -23,6 +23,7 @@ from orchestrator.report import __main__
 from orchestrator.report.derived_curves import with_regret
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking import reader
+from orchestrator.tracking.database import report_command
 from orchestrator.tracking.tables import HINDSIGHT_FILE
 from streams import schedule
 from streams.store.task_store import TaskStore
@@ -122,6 +123,7 @@ def test_regret_of_a_sweep(
     command = [sys.executable, "-m", "orchestrator.regret", "small", "--epochs", "3"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"shown in the report: {report_command(uri(folder), 'small')}"
     sweep = reader.find_sweep("small", uri(folder))
     online = next(of for of in sweep.configurations if of.learner == "online")
     client = MlflowClient(uri(folder))

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
 from orchestrator.protocol.curves import Curves
 from orchestrator.storage import chunk_files
-from orchestrator.storage.journal import Journal, given_before
+from orchestrator.storage.journal import FILE, Journal, given_before
 from tests.orchestrator.protocol_sweep import empty, flip, garble, halve
 
 LEARNERS = [{"name": "foml", "K": {"grid": [1, 5]}}]
@@ -169,9 +169,12 @@ def test_the_folder_of_own_learners_is_read_back(tmp_path: Path) -> None:
 
 
 def test_resuming_a_sweep_that_was_never_started(tmp_path: Path) -> None:
-    written(tmp_path / "one")
+    written(tmp_path / "a%20folder")  # its name is j
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / FILE).write_text("{")
     with pytest.raises(
-        ConfigError, match=r"--resume: must be a sweep that was started in .* \(got two\); existing sweeps: one"
+        ConfigError,
+        match=r"--resume: must be a sweep that was started in .* \(got two\); existing sweeps: damaged, j$",
     ):
         given_before(tmp_path / "two", "two")
     with pytest.raises(ConfigError, match=r"NAME: must be a sweep that was started in "):

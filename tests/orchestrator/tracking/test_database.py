@@ -25,7 +25,16 @@ from orchestrator.storage.journal import Journal
 from orchestrator.sweep.result import report_on
 from orchestrator.system.signals import StopRequest
 from orchestrator.tracking import database as tracking_database
-from orchestrator.tracking.database import TrackingError, await_server, check_reachable, open_existing, prepare
+from orchestrator.tracking.database import (
+    DEFAULT_URI,
+    TrackingError,
+    await_server,
+    check_reachable,
+    open_existing,
+    prepare,
+    report_command,
+    ui_command,
+)
 from orchestrator.tracking.writer import TrackingProblem
 from tests.orchestrator.synthetic_sweep import free_port, new_database
 
@@ -51,6 +60,16 @@ def test_one_process_at_a_time_opens_a_database(
     monkeypatch.setattr(tracking_database, "connect", connect_while_locked)
     ask(uri)
     assert calls == [uri]
+
+
+def test_commands_for_a_sweep_can_be_pasted() -> None:
+    assert report_command(DEFAULT_URI, "tiny") == "foml report tiny"
+    assert ui_command("sqlite:///a b.db", "my 'sweep'") == (
+        """foml ui --tracking-uri 'sqlite:///a b.db' 'my '"'"'sweep'"'"''"""
+    )
+    assert report_command("postgresql://me:key@host/db", "-x") == (
+        "foml report --tracking-uri 'postgresql://***@host/db' -- -x"
+    )
 
 
 def test_a_reader_rolls_back_the_transaction_of_a_killed_process(tmp_path: Path) -> None:
