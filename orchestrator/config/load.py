@@ -270,7 +270,7 @@ def _network(entry: str | Mapping[str, Any] | None, images_per_datapoint: int, f
     options = {"name": names[0] if entry is None else entry} if not isinstance(entry, Mapping) else dict(entry)
     if "class" in options:
         return _own_network(options, faults)
-    name = options.pop("name", None)
+    name = options.pop("name", names[0])
     if name not in names:
         rule = f"must be one of {', '.join(names)} for a stream of {images_per_datapoint} image(s) a datapoint"
         faults.add("name" if isinstance(entry, Mapping) else "", rule, name, "or a mapping with class: module.Class")

@@ -87,14 +87,16 @@ def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
 
     A key is written `search.samples`, `learners.0.alpha1` or `learners[0].alpha1`; `foml.alpha1` is an option of the
     only learner of that name. Values separated by commas are `CommaSeparated` for an option of a learner, and a list
-    for a key that takes one.
+    for a key that takes one. A part that is the name alone, such as `network: mlp`, stays so named when an option of it
+    is given. The order of the words does not matter.
 
     Raises:
         ConfigError: one line for each invalid word.
     """
     changed, faults = copy.deepcopy(dict(document)), Faults(COMMAND_LINE)
     keys: Counter[str] = Counter()
-    for word in dict.fromkeys(words):
+    # A part before its own parts, which it would replace.
+    for word in sorted(dict.fromkeys(words), key=lambda word: word.partition("=")[0].count(".")):
         if key := _override(changed, word, faults):
             keys[key] += 1
     for key, count in keys.items():
@@ -104,6 +106,8 @@ def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
     return changed
 
 
+_NAMES = {"objective": "metric"}
+"""Part of a sweep → the key of its name, if it is not `name`."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d{1,9})\]")
 
 
@@ -135,8 +139,9 @@ def _override(document: dict[str, Any], word: str, faults: Faults) -> str | None
         elif isinstance(step, int):
             part = part[step]
         else:
-            if not isinstance(part.get(step), dict | list):
-                part[step] = {}
+            present = part.get(step)
+            if not isinstance(present, dict | list):
+                part[step] = {_NAMES.get(step, "name"): present} if isinstance(present, str) else {}
             part = part[step]
     return Faults("").at(*steps).key
 

@@ -457,7 +457,8 @@ def test_the_network_is_described_by_what_is_not_its_default() -> None:
 
     assert [network("mlp"), network({"name": "mlp"}), network({"name": "mlp", "hidden": 256})] == ["mlp"] * 3
     assert network({"name": "mlp", "hidden": 64, "init": "he"}) == '{"hidden": 64, "init": "he", "name": "mlp"}'
-    assert network({"name": "rainbow", "init": "default"}) == network(None) == "rainbow"
+    assert network({"name": "rainbow", "init": "default"}) == network(None) == network({}) == "rainbow"
+    assert network({"init": "he"}) == network({"name": "rainbow", "init": "he"})
     assert network({"class": "torch.nn.Linear"}) == '{"class": "torch.nn.Linear"}'
 
 

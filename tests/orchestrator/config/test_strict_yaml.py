@@ -36,9 +36,9 @@ def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
     form = "must be written key=value, such as seeds=3 or foml.K=5"
     assert caught.value.faults == (
         f"command line: seeds: {form}",
-        "command line: learners[7].K: learners has no such part (got learners[7])",
         f"command line: =3: {form}",
         "command line: seeds: must be a YAML value (got [1)",
+        "command line: learners[7].K: learners has no such part (got learners[7])",
         "command line: learners.K: learners has no such part (got learners.K)",
     )
     with pytest.raises(ConfigError) as caught:
@@ -180,3 +180,29 @@ def test_a_file_that_is_not_a_sweep(tmp_path: Path, text: str, expected: str) ->
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be a readable YAML file"):
         read_yaml(tmp_path / "none.yaml", "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("document", "words", "changed"),
+    [
+        ({"network": "mlp"}, ["network.hidden=32"], {"network": {"name": "mlp", "hidden": 32}}),
+        ({}, ["network.hidden=32", "network=mlp"], {"network": {"name": "mlp", "hidden": 32}}),
+        ({}, ["network=mlp", "network.hidden=32"], {"network": {"name": "mlp", "hidden": 32}}),
+        ({"network": None}, ["network.init=he"], {"network": {"init": "he"}}),
+        ({"objective": "online_error"}, ["objective.last=3"], {"objective": {"metric": "online_error", "last": 3}}),
+        (
+            {"search": {"scheduler": "asha"}},
+            ["search.scheduler.grace=0.2"],
+            {"search": {"scheduler": {"name": "asha", "grace": 0.2}}},
+        ),
+        (
+            {"network": "mlp"},
+            ["network.name=rainbow", "network.init=he"],
+            {"network": {"name": "rainbow", "init": "he"}},
+        ),
+    ],
+)
+def test_an_option_of_a_part_that_is_a_name_alone(
+    document: dict[str, object], words: list[str], changed: dict[str, object]
+) -> None:
+    assert overridden(document, words) == changed
