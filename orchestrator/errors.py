@@ -1,6 +1,7 @@
 """Errors that a user can cause, one line per fault, and the exit codes of the commands."""
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,8 +81,13 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 def disk_full_line(path: Path) -> str:
     """One line: the path, the free bytes of its disk, and the remedy."""
-    existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path())
-    return f"{path}: the disk is full ({shutil.disk_usage(existing).free:,} bytes free); make room there"
+    return f"{path}: the disk is full ({shutil.disk_usage(existing(path)).free:,} bytes free); make room there"
+
+
+def existing(path: Path) -> Path:
+    """The path, or its closest parent that exists; what is in a folder that may not be searched does not."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if os.path.exists(folder))  # `Path.exists` may raise
 
 
 @contextmanager

@@ -4,7 +4,9 @@ Only the sweeps' folders are read; no file changes, and neither MLflow nor Ray i
 """
 
 import json
+import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -50,9 +52,13 @@ class SweepState:
 
 
 def sweep_states(storage: Path) -> tuple[list[SweepState], list[str]]:
-    """The sweeps of a storage folder, the last started first, and one line for each whose journal is damaged."""
+    """The sweeps of a storage folder, the last started first, and one line for each that cannot be read.
+
+    Raises:
+        ConfigError: the folder may not be read.
+    """
     recorded = journal.recorded_sweeps(storage)
-    damaged = sorted({path.parent for path in storage.glob(f"*/{journal.FILE}")} - {sweep.root for sweep in recorded})
+    damaged = sorted({*journal.sweep_folders(storage)} - {sweep.root for sweep in recorded})
     problems = [
         fault(str(root), "", "its journal cannot be read", remedy=f"foml sweep --resume {root.name} says why")
         for root in damaged
@@ -62,24 +68,30 @@ def sweep_states(storage: Path) -> tuple[list[SweepState], list[str]]:
 
 def _state(sweep: RecordedSweep) -> SweepState:
     folders = [sweep.root / key for key in sweep.trials]
-    finished = [folder for folder in folders if (folder / LEARNER_FILE).is_file()]
-    rest = [folder for folder in folders if folder not in finished]
-    failed = [folder for folder in rest if trial_log.has_failed(folder)]
-    stopped = [folder for folder in rest if folder not in failed and (folder / journal.STOPPED).is_file()]
+    fates = Counter(map(_fate, folders))
     changed = max(path.stat().st_mtime for path in (sweep.root, *folders) if path.exists())
-    ended = len(finished) + len(failed) + len(stopped) >= sweep.size
+    ended = fates["finished"] + fates["failed"] + fates["stopped"] >= sweep.size
     state = "finished" if ended else "running" if journal.is_running(sweep.root) else "interrupted"
     return SweepState(
         name=sweep.resolved["name"],
         folder=str(sweep.root),
         state=state,
         trials=sweep.size,
-        finished=len(finished),
-        stopped=len(stopped),
-        failed=len(failed),
+        finished=fates["finished"],
+        stopped=fates["stopped"],
+        failed=fates["failed"],
         changed=datetime.fromtimestamp(changed, UTC).isoformat(timespec="seconds"),
         learners=tuple(dict.fromkeys(learner["name"] for learner in sweep.resolved["learners"])),
     )
+
+
+def _fate(trial: Path) -> str:
+    """How a trial has ended; empty if it has not, or if its folder may not be searched."""
+    if os.path.isfile(trial / LEARNER_FILE):
+        return "finished"
+    if trial_log.has_failed(trial):
+        return "failed"
+    return "stopped" if os.path.isfile(trial / journal.STOPPED) else ""
 
 
 def _table(states: Sequence[SweepState]) -> str:

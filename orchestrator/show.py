@@ -4,6 +4,7 @@ The YAML is itself the file of a sweep: of the same one, as long as no default c
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from orchestrator.config.strict_yaml import overridden
 from orchestrator.errors import ConfigError, OrchestratorError, fault
 from orchestrator.plan.expand import resolved
 from orchestrator.plan.plan import sweep_folder
-from orchestrator.storage.journal import FILE, given_before, recorded, sweep_names
+from orchestrator.storage.journal import FILE, given_before, has_journal, recorded, sweep_names
 from streams import recipes, yaml_values
 from streams.command_line import CommandLine, command
 from streams.errors import masked, masked_values
@@ -52,9 +53,9 @@ def document(name: str | None, overrides: Sequence[str] = (), storage: str = "re
 
 def _folder(name: str, storage: str) -> Path | None:
     """The folder of a sweep that was started before; None if the name is that of a file, or of nothing."""
-    if Path(name).is_file():
+    if os.path.isfile(name):
         return None
-    folders = [folder for folder in (Path(name), sweep_folder(storage, name)) if (folder / FILE).is_file()]
+    folders = [folder for folder in (Path(name), sweep_folder(storage, name)) if has_journal(folder)]
     if not folders and not Path(name).suffix and Path(name).name == name:
         started = sweep_names(Path(storage))
         rule = f"must be a YAML file, a ready sweep ({', '.join(ready_sweeps())}) or a sweep in {storage}"

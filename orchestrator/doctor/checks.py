@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.config.schema import Sweep
 from orchestrator.doctor.nodes import Check, check_nodes, gpus_agree, resources, torch_gpus
+from orchestrator.errors import existing
 from orchestrator.execution.ray_session import cluster_address, local_gpus, prepare_environment
 from orchestrator.storage.remote_folder import marker_file
 from streams.errors import UserError
@@ -86,11 +87,11 @@ def disk_space(sweep: Sweep) -> Iterator[Check]:
         folders = {"storage": (Path(storage), "storage="), **folders}
     for name, (path, setting) in folders.items():
         folder = path.absolute()
-        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        free = shutil.disk_usage(existing).free
+        closest = existing(folder)
+        free = shutil.disk_usage(closest).free
         remedy = f"set {setting} to another folder"
         try:
-            with tempfile.TemporaryFile(dir=existing):
+            with tempfile.TemporaryFile(dir=closest):
                 pass
         except OSError as error:
             yield Check.failed(f"{name} {folder}: cannot be written ({error.strerror}); {remedy}")

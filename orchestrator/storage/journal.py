@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -333,20 +334,60 @@ class RecordedSweep:
 
 
 def recorded_sweeps(storage: Path) -> list[RecordedSweep]:
-    """The sweeps of a storage folder with an intact journal, the one that was started last first."""
-    files = [path for path in storage.glob(f"*/{FILE}") if path.is_file()]
+    """The sweeps of a storage folder with an intact journal, the one that was started last first.
+
+    Raises:
+        ConfigError: the folder may not be read.
+    """
     sweeps = []
-    for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True):
+    for folder in sweep_folders(storage):
         with suppress(ConfigError):
-            if (content := _read(path.parent)) is not None:
-                sweeps.append(_recorded_sweep(path.parent, content))
+            if (content := _read(folder)) is not None:
+                sweeps.append(_recorded_sweep(folder, content))
     return sweeps
 
 
 def sweep_names(storage: Path) -> list[str]:
     """The names of the sweeps of a storage folder, sorted; those with a damaged journal by their folders."""
     names = {sweep.root: sweep.resolved["name"] for sweep in recorded_sweeps(storage)}
-    return sorted(names.get(path.parent, path.parent.name) for path in storage.glob(f"*/{FILE}"))
+    return sorted(names.get(folder, folder.name) for folder in sweep_folders(storage))
+
+
+def sweep_folders(storage: Path) -> list[Path]:
+    """The folders of a storage folder that hold a journal, or may not be searched, the one that was started last first.
+
+    Raises:
+        ConfigError: the storage folder may not be read.
+    """
+    try:
+        times = {folder: _started(folder) for folder in storage.iterdir()}
+        if not os.access(storage, os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(storage, "folder", error) from error
+    return sorted((each for each in times if times[each] > -math.inf), key=lambda folder: times[folder], reverse=True)
+
+
+def has_journal(root: Path) -> bool:
+    """Whether a folder is that of a sweep; true if it may not be searched."""
+    return _started(root) > -math.inf
+
+
+def _started(root: Path) -> float:
+    """The time at which a folder's journal was written last; -inf if there is none, inf if access is denied."""
+    try:
+        return (root / FILE).stat().st_mtime
+    except PermissionError:
+        return math.inf
+    except OSError:
+        return -math.inf
+
+
+def _unreadable(path: Path, kind: str, error: OSError) -> ConfigError:
+    rule = f"must be a {kind} that can be read ({error.strerror})"
+    return ConfigError(fault(str(path), "", rule, remedy="get access to it and to the folders that it is in"))
 
 
 def _recorded_sweep(root: Path, content: Mapping[str, Any]) -> RecordedSweep:
@@ -412,9 +453,14 @@ def _read(root: Path) -> dict[str, Any] | None:
 
 
 def _read_both(root: Path) -> tuple[dict[str, Any] | None, list[tuple[Path, str]]]:
-    """The first intact file of journal and copy, and the damaged ones with the reason."""
+    """The first intact file of journal and copy, and the damaged ones with the reason.
+
+    Raises:
+        ConfigError: none is intact, as the access is denied.
+    """
     intact: list[dict[str, Any]] = []
-    damaged = []
+    damaged: list[tuple[Path, str]] = []
+    refusal = None
     for path in (root / FILE, root / COPY):
         try:
             intact.append(_checked(path.read_text(encoding="utf-8")))
@@ -422,6 +468,10 @@ def _read_both(root: Path) -> tuple[dict[str, Any] | None, list[tuple[Path, str]
             continue
         except atomic.DAMAGE as error:
             damaged.append((path, atomic.reason(error)))
+            if isinstance(error, PermissionError):
+                refusal = refusal or _unreadable(path, "file", error)
+    if refusal is not None and not intact:
+        raise refusal  # nothing is known of the content
     return (intact[0] if intact else None), damaged
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from orchestrator.errors import ConfigError, fault
+from orchestrator.errors import ConfigError, existing, fault
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage import chunk_files
 from orchestrator.storage.remote_folder import FAILURES, RemoteFolder, address_faults, complete_files, download
@@ -148,10 +148,10 @@ def open_folder(storage: str, name: str) -> tuple[Path, Mirror | None]:
     """
     if not is_address(storage):
         folder = Path(storage).absolute()
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
+        closest = existing(folder)
+        if not closest.is_dir() or not os.access(closest, os.W_OK | os.X_OK):
             rule = "must be a folder that can be written or created"
-            raise ConfigError(fault("storage", "", rule, storage, f"check {existing}"))
+            raise ConfigError(fault("storage", "", rule, storage, f"check {closest}"))
         return sweep_folder(storage, name), None
     mirror = Mirror(storage, name)
     mirror.pull()

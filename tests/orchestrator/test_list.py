@@ -15,6 +15,7 @@ from orchestrator.storage import atomic, journal
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.trial_log import TrialLog
 from orchestrator.system.processes import started_at
+from tests.rights import denied
 
 AT = 1_700_000_000  # 2023-11-14 22:13:20 UTC
 
@@ -136,6 +137,34 @@ def test_a_sweep_runs_while_the_process_that_holds_its_lock_lives(tmp_path: Path
     for path in root.iterdir():
         os.utime(path, (AT, AT))
     assert not journal.is_running(root), "another machine's sweep that is silent"
+
+
+def test_what_may_not_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = tmp_path / "outer" / "results"
+    hidden, shown = folder_of(storage, "hidden", {"a": ""}, AT), folder_of(storage, "shown", {"a": "finished"}, AT)
+    rule = "must be a folder that can be read (Permission denied); get access to it and to the folders that it is in"
+    for folder in (tmp_path / "outer", storage):
+        with denied(folder):
+            assert command.main(["--storage", str(storage)]) == 2
+        assert capsys.readouterr() == ("", f"{storage}: {rule}\n")
+    with denied(hidden), denied(shown / "a"):
+        assert command.main(["--storage", str(storage)]) == 0
+    out, line = capsys.readouterr()
+    assert [row.split()[:3] for row in out.splitlines()[1:]] == [["shown", "interrupted", "0/1"]]
+    assert line == f"{hidden}: its journal cannot be read; foml sweep --resume hidden says why\n"
+
+
+def test_the_time_grows_with_the_number_of_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, comparisons, equal = 400, [0], Path.__eq__
+
+    def counted(one: Path, other: object) -> bool:
+        comparisons[0] += 1
+        return equal(one, other)
+
+    root = folder_of(tmp_path, "sweep", {f"{index:03}": "finished" for index in range(count)}, AT)
+    (sweep,) = journal.recorded_sweeps(tmp_path)
+    monkeypatch.setattr(type(root), "__eq__", counted)
+    assert command._state(sweep).finished == count and comparisons[0] < 10 * count
 
 
 def test_a_folder_without_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Plan, sweep_folder
 from orchestrator.storage.journal import Journal
 from streams.yaml_values import parsed
+from tests.rights import denied
 
 FILE = """
 name: mine
@@ -100,6 +101,16 @@ def test_faults_are_one_line(words: list[str], line: str, tmp_path: Path, capsys
     assert show.main([*words, "--storage", str(tmp_path)]) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.startswith(line)
+
+
+def test_a_sweep_that_may_not_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "results" / "mine"
+    Journal(root, plan_of(FILE)).take()
+    rule = "must be a file that can be read (Permission denied); get access to it and to the folders that it is in"
+    for folder, name in ((tmp_path / "results", "mine"), (root, "mine"), (root, str(root))):
+        with denied(folder):
+            assert show.main([name, "--storage", str(tmp_path / "results")]) == 2
+        assert capsys.readouterr() == ("", f"{root / 'sweep.json'}: {rule}\n")
 
 
 def test_a_sweep_in_a_folder_is_proposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

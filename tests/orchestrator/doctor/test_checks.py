@@ -15,6 +15,7 @@ from orchestrator.execution import ray_session
 from orchestrator.execution.nodes import Node, missing, promised, startable
 from streams.store.task_store import TaskStore
 from tests.orchestrator.synthetic_sweep import new_database
+from tests.rights import denied
 
 
 def sweep(store: TaskStore | None = None, **changes: object) -> Sweep:
@@ -57,6 +58,13 @@ def test_free_space_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
     storage, _ = checks.disk_space(sweep(storage="/proc/results"))
     assert not storage.passed
     assert "storage /proc/results: cannot be written" in storage.text
+    inside = tmp_path / "outer" / "inner" / "results"
+    inside.mkdir(parents=True)
+    with denied(tmp_path / "outer"):
+        storage, cache = checks.disk_space(sweep(storage=str(inside)))
+    assert cache.passed and storage == Check(
+        False, f"storage {inside}: cannot be written (Permission denied); set storage= to another folder"
+    )
 
 
 def test_a_run_is_written_to_mlflow_and_read_back(tmp_path: Path) -> None:

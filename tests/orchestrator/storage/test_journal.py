@@ -16,6 +16,7 @@ from orchestrator.protocol.curves import Curves
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import FILE, Journal, given_before
 from tests.orchestrator.protocol_sweep import empty, flip, garble, halve
+from tests.rights import denied
 
 LEARNERS = [{"name": "foml", "K": {"grid": [1, 5]}}]
 
@@ -223,6 +224,21 @@ def test_two_damaged_files_are_reported_in_one_line(tmp_path: Path, content: str
     assert len(caught.value.faults) == 1
     with pytest.raises(ConfigError, match="move these files away"):
         given_before(tmp_path, "j")
+
+
+def test_a_journal_that_may_not_be_read_is_not_damaged(tmp_path: Path) -> None:
+    root = tmp_path / "j"
+    journal = written(root)
+    file = root / "sweep.json"
+    rule = "must be a file that can be read (Permission denied); get access to it and to the folders that it is in"
+    with denied(root):
+        for read in (lambda: given_before(root, "j"), lambda: Journal.look(root, journal.plan), journal.take):
+            with pytest.raises(ConfigError) as caught:
+                read()
+            assert caught.value.faults == (f"{file}: {rule}",)
+    with denied(file):
+        assert given_before(root, "j")  # of the copy
+    assert sorted(path.name for path in root.iterdir()) == ["sweep-copy.json", "sweep.json"]
 
 
 def test_a_changed_number_is_damage(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from orchestrator.storage.mirror import Mirror, TrialCopy, open_folder
 from orchestrator.storage.remote_folder import RemoteFolder, has_file
 from streams.store.address import join, open_address
 from tests.orchestrator.sweep_command import LONG, assert_long_is_whole, folder_with, run, running, uri, wait_for
+from tests.rights import denied
 
 
 def test_files_of_one_machine_are_synchronized_to_another(
@@ -245,3 +246,12 @@ def test_a_killed_sweep_resumed_from_s3_alone_has_the_same_curves(
 def one_trial(address: str) -> str:
     (key,) = [name for name in RemoteFolder(address).folders() if name != "report"]
     return key
+
+
+def test_a_folder_below_one_that_may_not_be_searched(tmp_path: Path) -> None:
+    outer, storage = tmp_path / "outer", tmp_path / "outer" / "inner" / "results"
+    storage.mkdir(parents=True)
+    with denied(outer), pytest.raises(ConfigError) as caught:
+        open_folder(str(storage), "sweep")
+    rule = "must be a folder that can be written or created"
+    assert caught.value.faults == (f"storage: {rule} (got {storage}); check {outer}",)
