@@ -151,15 +151,17 @@ def _sample(state: StudyState, attempt: int, fixed: Mapping[str, Any] | None = N
         attempt: another number gives other values.
         fixed: values that are not drawn; None for a trial that is not drawn for a pack.
     """
-    distributions = {key: _distribution(space) for key, space in state.study.spaces.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        # A choice may be a list, which Optuna discourages because only a study in memory, as this one is, can hold it.
+        warnings.filterwarnings("ignore", "Choices for a categorical distribution", UserWarning)
+        distributions = {key: _distribution(space) for key, space in state.study.spaces.items()}
         sampler: BaseSampler = TPESampler(seed=_seed(state, attempt), constant_liar=fixed is not None)
         if fixed:
             sampler = PartialFixedSampler(dict(fixed), sampler)
-    study = optuna.create_study(sampler=sampler, direction="minimize")
-    study.add_trials(_frozen_trials(state, distributions))
-    values: dict[str, Any] = study.ask(distributions).params
+        study = optuna.create_study(sampler=sampler, direction="minimize")
+        study.add_trials(_frozen_trials(state, distributions))
+        values: dict[str, Any] = study.ask(distributions).params
     return values
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
+from orchestrator.config.search_space import Space
 from orchestrator.errors import ConfigError
 from orchestrator.plan import packs
 from orchestrator.plan.expand import make_plan
@@ -498,6 +500,30 @@ def test_trials_of_a_pack_are_drawn_apart(tmp_path: Path) -> None:
             queue.finish(trial, badness(trial))
     lot = [math.log10(trial.configuration.options["alpha1"]) for trial in queue.next_pack(1)]
     assert len(lot) == 10 and max(lot) - min(lot) > 0.5
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_choice_of_lists_is_drawn_without_a_warning() -> None:
+    """As of an option of the user's own learner; the draws are those of this version and every earlier one."""
+    plan = make_plan(sweep(search={"algorithm": "optuna", "samples": 6}), "0" * 64)
+    (study,) = plan.studies
+    spaces = {"sizes": Space("choice", ([1, 2], [3], [1, 2, 3])), "alpha1": Space("loguniform", (1e-4, 1.0))}
+    study = replace(study, spec=replace(study.spec, spaces=spaces))
+    studies = Studies(replace(plan, studies=(study,)))
+    draws, trial = [], studies.next()
+    while trial is not None:
+        draw = study.draws(trial)
+        draws.append((draw["sizes"], round(draw["alpha1"], 6)))
+        studies.record(trial, draw["alpha1"])
+        trial = studies.next_in_pack(trial, ["alpha1"]) if len(draws) % 2 else studies.next()
+    assert draws == [
+        ([1, 2], 0.000853),
+        ([1, 2], 0.017158),
+        ([1, 2], 0.672214),
+        ([1, 2], 0.039379),
+        ([1, 2, 3], 0.015005),
+        ([1, 2, 3], 0.027787),
+    ]
 
 
 def test_a_choice_with_few_values_ends_a_pack(tmp_path: Path) -> None:
