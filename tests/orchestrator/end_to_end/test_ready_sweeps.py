@@ -73,6 +73,11 @@ def test_the_quickstart_has_the_rates_that_were_found_on_other_seeds() -> None:
     assert len(grids) == 4 and all(rates == grids[0] for rates in grids)
 
 
+def _shown(value: str | float) -> str:
+    """A value as in the labels of trials."""
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
 def options_of(learner: dict[str, Any]) -> dict[str, Any]:
     """A learner of a sweep, with the values of its preset."""
     preset = learner_class(learner["name"]).presets[learner["preset"]] if "preset" in learner else {}
@@ -104,7 +109,7 @@ def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: Path, searches:
         drawn = {option for option, value in space.items() if isinstance(value, dict)}
         values = dict(value.split("=") for value in best.pop(learner["name"])[3].split())
         chosen = {option: learner[option] for option in drawn}
-        assert {k: v if isinstance(v, str) else f"{v:.4g}" for k, v in chosen.items()} == values
+        assert {option: _shown(value) for option, value in chosen.items()} == values
         assert {option: value for option, value in learner.items() if option not in drawn} == {
             option: value for option, value in space.items() if option not in drawn
         }
@@ -116,10 +121,10 @@ def test_the_comparison_over_40_tasks_has_the_best_trials_of_its_searches() -> N
     names = ("label_permuted_40_tuning", "label_permuted_40_again")
     rows = [row.split(" | ") for name in names for row in reproduction.tuning(name.replace("_", "-"))[2:]]
     best = sorted([row[0][2:], *sorted(row[3].split())] for row in rows if row[2] == "1")
-    drawn = ("alpha1", "alpha2", "beta1", "beta2", "strength")
+    drawn = ("alpha1", "alpha2", "beta1", "beta2", "strength", "step")
     compared = read_yaml(BENCHMARKS / "label_permuted_40.yaml", "")["learners"]
     assert best == sorted(
-        [each["name"], *sorted(f"{key}={value:.4g}" for key, value in each.items() if key in drawn)]
+        [each["name"], *sorted(f"{key}={_shown(value)}" for key, value in each.items() if key in drawn)]
         for each in compared
     )
     twenty = read_yaml(BENCHMARKS / "label_permuted.yaml", "")
