@@ -228,9 +228,10 @@ class _Ending:
             files = [f"report: not written (report: false); this writes it: {writes}"]
         else:
             files = [f"report: {self.report}", f"curves: {self.report / 'report.html'}"]
+        checkpoints = f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run"
         return [
             *files,
-            f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run",
+            *[checkpoints] * bool(self.outcome.finished),
             f"curves in MLflow: {self._ui(report)}",
         ]
 

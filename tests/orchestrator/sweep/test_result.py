@@ -80,6 +80,7 @@ def test_a_removed_configuration_neither_wins_nor_decides_the_exit_code(tmp_path
     nothing = ended(tmp_path / "sweep", tracking_uri, BROKEN)
     assert (nothing.exit_code, nothing.best) == (ExitCode.NOTHING_USABLE, None)
     assert "best: none, no configuration finished with every seed" in nothing.text
+    assert ["checkpoints: " in each.text for each in (first, shrunk, nothing)] == [True, True, False]
     assert write.write_report("sweep", tracking_uri, tmp_path / "later").best is None  # from MLflow alone
     grown = ended(tmp_path / "sweep", tracking_uri, GOOD, BROKEN)
     assert (grown.exit_code, grown.best) == (ExitCode.SOME_FAILED, "online")
