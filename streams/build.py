@@ -50,9 +50,9 @@ def build(recipe: Recipe, seeds: int | Iterable[int], out: str | Path, progress:
     """
     requested = _checked_seeds(seeds)
     folder = Path(out).expanduser().absolute()
-    if folder.is_symlink():
+    if os.path.islink(folder):  # the methods of `Path` raise where a folder may not be searched
         folder = Path(os.path.realpath(folder))  # a folder that is renamed to a link does not replace the link's target
-    existed = (folder / manifests.NAME).is_file()
+    existed = os.path.isfile(folder / manifests.NAME)
     faults = option_faults(recipe) + ([] if existed else recipe.check_locations())
     if faults:
         raise OptionError(*faults)
@@ -167,7 +167,7 @@ def from_dataset(
 def _check_data(recipe: Recipe) -> None:
     """Raise `SourceError` unless `data` exists, although it is not read: a wrong path must not pass unnoticed."""
     data = _data(recipe)
-    if data is not None and not Path(data).expanduser().exists():
+    if data is not None and not os.path.exists(Path(data).expanduser()):
         remedy = "name the data that the store was built from, or leave data out if the recipe allows it"
         raise SourceError(fault(data, "data: must exist", remedy=remedy))
 
@@ -265,7 +265,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m streams.build
     if arguments.seeds > MOST_SEEDS:
         raise OptionError(fault("seeds", f"must be at most {MOST_SEEDS}", arguments.seeds))
     recipe = recipe_from_words(arguments.name, words)
-    existed = (Path(arguments.out).expanduser() / manifests.NAME).is_file()
+    existed = os.path.isfile(Path(arguments.out).expanduser() / manifests.NAME)
     store = build(recipe, range(arguments.seeds), arguments.out, ProgressLine())
     if existed and (data := _data(recipe)) is not None:
         source = store.manifest["source"].get("name", "another source")

@@ -151,7 +151,7 @@ def open_existing(uri: str) -> Any:
     path = database_path(uri)
     if path is None:
         return connect(uri)
-    if not path.is_file():
+    if not _is_file(path, uri):
         remedy = "give the URI that the sweep was run with (--tracking-uri)"
         raise TrackingError(fault(URI_KEY, "", f"there is no database {path}", uri, remedy))
     with ExitStack() as stack:
@@ -250,7 +250,7 @@ def sweep_contents(uri: str, sweep: str) -> tuple[list[Any], list[Path]] | None:
     None for a server or another database, for artifacts elsewhere, and if the database cannot be read or is damaged.
     """
     path = database_path(uri)
-    if path is None or not path.is_file():
+    if path is None or not os.path.isfile(path):
         return None
     of_sweep = "SELECT run_uuid FROM tags WHERE key = 'foml.sweep' AND value = ?"
     queries = (
@@ -269,6 +269,19 @@ def sweep_contents(uri: str, sweep: str) -> tuple[list[Any], list[Path]] | None:
     if any(location.scheme not in ("", "file") for location in artifacts):
         return None
     return rows, [Path(unquote(location.path)) for location in artifacts]
+
+
+def _is_file(path: Path, uri: str) -> bool:
+    """Whether there is a file.
+
+    Raises:
+        TrackingError: a folder above it may not be searched.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        rule, remedy = "must be a database that can be read", "get access to the folders that it is in"
+        raise TrackingError(fault(URI_KEY, "", f"{rule} ({error.strerror})", uri, remedy)) from error
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
@@ -292,7 +305,7 @@ def in_one_line(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError) as error:
-        if (path := database_path(uri)) is not None and path.is_file():
+        if (path := database_path(uri)) is not None and os.path.isfile(path):
             _check_intact(path, uri)
         raise _refused("cannot be read", uri, error) from error
 

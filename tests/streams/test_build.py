@@ -22,6 +22,7 @@ from streams.images import ImageFolder
 from streams.rainbow import RainbowDigits, RainbowMnist
 from streams.store.publish import publish
 from streams.store.task_store import Table, TaskStore
+from tests.rights import denied
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -75,6 +76,21 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         build(RainbowDigits(), [0], tmp_path / "file" / "store")
     assert str(caught.value).startswith(f"{tmp_path / 'file'}")
     assert "cannot be read or written (got " in str(caught.value)
+
+
+def test_a_folder_that_may_not_be_searched_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    monkeypatch.setenv("FOML_CACHE", str(closed / "cache"))
+    line = "cannot be read or written (got Permission denied); choose another folder, or get write access to this one"
+    with denied(closed):
+        assert main(["rainbow_digits", "tasks=2", "--out", str(closed / "out" / "store")]) == 2
+        with pytest.raises(StoreError) as caught:
+            cached(RainbowDigits(tasks=2), [0])
+    assert capsys.readouterr().err == f"{closed / 'out'}: {line}\n"
+    assert caught.value.faults == (f"{closed / 'cache' / 'stores'}: {line}",)
 
 
 def test_a_broken_recipe_file_is_one_line(

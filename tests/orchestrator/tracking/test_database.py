@@ -37,6 +37,7 @@ from orchestrator.tracking.database import (
 )
 from orchestrator.tracking.writer import TrackingProblem
 from tests.orchestrator.synthetic_sweep import free_port, new_database
+from tests.rights import denied
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -60,6 +61,15 @@ def test_one_process_at_a_time_opens_a_database(
     monkeypatch.setattr(tracking_database, "connect", connect_while_locked)
     ask(uri)
     assert calls == [uri]
+
+
+def test_a_database_in_a_folder_that_may_not_be_searched_is_one_line(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'closed' / 'mlflow.db'}"
+    (tmp_path / "closed").mkdir()
+    rule = f"tracking.uri: must be a database that can be read (Permission denied) (got {uri})"
+    with denied(tmp_path / "closed"), pytest.raises(TrackingError) as caught:
+        open_existing(uri)
+    assert caught.value.faults == (f"{rule}; get access to the folders that it is in",)
 
 
 def test_commands_for_a_sweep_can_be_pasted() -> None:
