@@ -96,7 +96,7 @@ def overridden(document: Mapping[str, Any], words: Sequence[str]) -> dict[str, A
     changed, faults = copy.deepcopy(dict(document)), Faults(COMMAND_LINE)
     keys: Counter[str] = Counter()
     # A part before its own parts, which it would replace.
-    for word in sorted(dict.fromkeys(words), key=lambda word: word.partition("=")[0].count(".")):
+    for word in sorted(dict.fromkeys(words), key=lambda word: len(_STEP.findall(word.partition("=")[0]))):
         if key := _override(changed, word, faults):
             keys[key] += 1
     for key, count in keys.items():

@@ -150,6 +150,10 @@ def resolved(sweep: Sweep) -> dict[str, Any]:
     """The configuration of a sweep with every default, as nested mappings; the plan's has the store's hash too."""
     document = sweep.document.model_dump(mode="json")
     network = sweep.document.network or sweep.network
+    if isinstance(network, dict) and not {"name", "class"} & network.keys():  # the stream's, with options
+        from learners.networks import build  # imports torch
+
+        network = build.read(sweep.network) | network
     learners = [
         {
             "name": spec.name,

@@ -38,8 +38,8 @@ def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
         f"command line: seeds: {form}",
         f"command line: =3: {form}",
         "command line: seeds: must be a YAML value (got [1)",
-        "command line: learners[7].K: learners has no such part (got learners[7])",
         "command line: learners.K: learners has no such part (got learners.K)",
+        "command line: learners[7].K: learners has no such part (got learners[7])",
     )
     with pytest.raises(ConfigError) as caught:
         overridden({"learners": [5, "foml"]}, ["learners.0.K=1,5", "learners[1].K.grid=[1]"])
@@ -188,6 +188,11 @@ def test_a_missing_file(tmp_path: Path) -> None:
         ({"network": "mlp"}, ["network.hidden=32"], {"network": {"name": "mlp", "hidden": 32}}),
         ({}, ["network.hidden=32", "network=mlp"], {"network": {"name": "mlp", "hidden": 32}}),
         ({}, ["network=mlp", "network.hidden=32"], {"network": {"name": "mlp", "hidden": 32}}),
+        (
+            {},
+            ["learners[0].K=2", "learners[0]={name: foml}", "learners=[{}]"],
+            {"learners": [{"name": "foml", "K": 2}]},
+        ),
         ({"network": None}, ["network.init=he"], {"network": {"init": "he"}}),
         ({"objective": "online_error"}, ["objective.last=3"], {"objective": {"metric": "online_error", "last": 3}}),
         (

@@ -161,3 +161,16 @@ def test_the_resolved_sweep_names_every_hyper_parameter() -> None:
     assert resolved["learners"][0]["alpha2"] == 0.001
     assert resolved["stream"]["store"] == "store"
     assert resolved["stream"]["schedule"] == {"name": "sequential"}
+
+
+def test_options_of_the_streams_network_are_recorded_with_its_name() -> None:
+    """So that the sweep is the same one if its file names the network later, and `foml show` names it."""
+    online: list[dict[str, object]] = [{"name": "online"}]
+    plans = [
+        make_plan(sweep(online, network=each), "store") for each in ({"init": "he"}, {"name": "rainbow", "init": "he"})
+    ]
+    assert [plan.resolved["network"] for plan in plans] == [{"name": "rainbow", "init": "he"}] * 2
+    assert plans[0].trials[0].key == plans[1].trials[0].key
+    assert make_plan(sweep(online, network={"init": "default"}), "store").resolved["network"] == {
+        "name": "rainbow", "init": "default",
+    }  # fmt: skip
