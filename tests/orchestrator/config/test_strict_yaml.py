@@ -35,8 +35,8 @@ def test_every_bad_word_is_a_fault_of_the_command_line() -> None:
         overridden({"seeds": 3, "learners": [{}]}, ["seeds", "learners[7].K=1", "=3", "seeds=[1", "learners.K=1"])
     form = "must be written key=value, such as seeds=3 or foml.K=5"
     assert caught.value.faults == (
-        f"command line: seeds: {form}",
         f"command line: =3: {form}",
+        f"command line: seeds: {form}",
         "command line: seeds: must be a YAML value (got [1)",
         "command line: learners.K: learners has no such part (got learners.K)",
         "command line: learners[7].K: learners has no such part (got learners[7])",
