@@ -368,12 +368,16 @@ def _adaptation(curves: Curves) -> np.ndarray:
 def _transfer(curves: Curves, tasks: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Forward transfer by task, and the batch at which it was measured, each [R, T].
 
-    T is `tasks`; if that is 0, one more than were evaluated, since a task's transfer is measured before its end.
+    T is `tasks`; if that is 0, one more than were evaluated, since a task's transfer is measured before its end. Of a
+    learner that needs boundaries, a batch can hold the end of one task and the start of the next, whose transfer it is:
+    that of the first has been measured before.
     """
     by_batch, evaluated = curves.by_batch[TRANSFER], _evaluated_at(curves)
     by_task, at = np.full((2, len(evaluated), tasks or evaluated.shape[1] + 1), math.nan)
     for seed, batch in np.argwhere(np.isfinite(by_batch)).tolist():
         task = int((evaluated[seed] < batch).sum())
+        if np.isfinite(at[seed, task]):
+            task = int((evaluated[seed] <= batch).sum())
         by_task[seed, task], at[seed, task] = by_batch[seed, batch], batch
     return by_task, at
 

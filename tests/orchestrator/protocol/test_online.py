@@ -406,3 +406,16 @@ def test_a_batch_ends_with_its_task_for_a_learner_that_needs_boundaries(store: T
     transfer = np.isfinite(curves.by_batch["forward_transfer"]).all(0).tolist()
     assert transfer == [True, False, boundaries, not boundaries, False]
     assert (run.batches, run.state_dict()["position"]) == (5, 50)
+
+
+@pytest.mark.parametrize("boundaries", [True, False])
+def test_forward_transfer_belongs_to_the_task_that_starts_with_the_batch_or_in_it(
+    store: TaskStore, boundaries: bool
+) -> None:
+    """As above: of a learner that needs boundaries, the third batch holds the transfer of the second task."""
+    _, run = run_of_recorder(store, boundaries)
+    for batches, begun in ((3, 2 if boundaries else 1), (2, 2)):
+        run.advance(batches)
+        measured = run.curves.by_batch["forward_transfer"][0]
+        points = {point.step: point.value for point in seed_points(run.curves)[0] if point.metric == "forward_transfer"}
+        assert points == dict(enumerate(measured[np.isfinite(measured)])) and len(points) == begun
