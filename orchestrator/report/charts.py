@@ -79,6 +79,7 @@ class Panel:
         from_zero: whether the y axis starts at zero.
         log_y: whether the y axis is logarithmic; all y are positive.
         own_colours: whether its styles differ from those of the other panels.
+        shares: whether y are shares, such as errors: they end at 0 and 1.
     """
 
     title: str
@@ -90,13 +91,15 @@ class Panel:
     from_zero: bool = True
     log_y: bool = False
     own_colours: bool = False
+    shares: bool = True
 
     @property
     def y_limits(self) -> tuple[float, float] | None:
         """The limits of y, None for an empty panel.
 
         Lines: from means and single seeds, as a wide band would flatten the curves.
-        Points: with the intervals, cut at 0 and 1, as a negligible difference would fill the panel otherwise.
+        Points: with the intervals, those of shares cut at 0 and 1, as a negligible difference would fill the panel
+        otherwise.
         """
         y = np.concatenate([np.empty(0), *(series.y[np.isfinite(series.y)] for series in self.series)])
         if not len(y):
@@ -110,8 +113,9 @@ class Panel:
             return 0.0, max(0.02, min(1.02, 1.12 * high))
         ends = [end[np.isfinite(end)] for one in self.series if one.kind != "line" for end in (one.low, one.high)]
         if len(limits := np.concatenate([np.empty(0), *ends])):
-            low = min(low, max(float(limits.min()), 0.0))
-            high = max(high, min(float(limits.max()), 1.0))
+            lowest, highest = float(limits.min()), float(limits.max())
+            low = min(low, max(lowest, 0.0) if self.shares else lowest)
+            high = max(high, min(highest, 1.0) if self.shares else highest)
         margin = max(0.02, (0.05 if len(limits) else 0.5) * (high - low))
         return low - margin, high + margin
 
@@ -213,8 +217,14 @@ class _Configurations:
 
     def cost(self) -> Chart | None:
         """The objective against its cost."""
+        shares = self._metric.startswith(_SHARES)  # another objective can be below zero, or far above one
+
+        def panel(title: str, label: str, metric: str) -> Panel:
+            series = self._costs(metric)
+            return Panel(title, label, self._objective, series, log_x=True, from_zero=shares, shares=shares)
+
         panels = tuple(
-            _with_log_ticks(Panel(title, label, self._objective, self._costs(metric), log_x=True))
+            _with_log_ticks(panel(title, label, metric))
             for metric, title, label in (
                 ("gradient_evaluations_per_datapoint", "Against gradients", "gradient evaluations per datapoint"),
                 ("seconds", "Against time", "seconds in a learner actor"),
@@ -429,7 +439,8 @@ class _Configurations:
         else:
             ticks = log_ticks(list(places.values())) if log else ()
         title = option + (f" ({'; '.join(correlations)})" if correlations else "")
-        return Panel(title, option, self._objective, tuple(series), log, ticks, from_zero=False)
+        shares = self._metric.startswith(_SHARES)
+        return Panel(title, option, self._objective, tuple(series), log, ticks, from_zero=False, shares=shares)
 
 
 def _with_log_ticks(panel: Panel) -> Panel:

@@ -537,6 +537,27 @@ def test_points_show_their_intervals_as_far_as_an_error_goes():
     assert alone.y_limits == pytest.approx((0.70, 0.75))
 
 
+@pytest.mark.parametrize("values", [(70.0, 140.0), (-0.3, -0.1)], ids=["datapoints", "a negative transfer"])
+def test_an_objective_that_is_no_error_is_inside_its_charts(values):
+    costs = {"gradient_evaluations_per_datapoint": 3.0, "seconds": 2.0}
+    rows = [
+        ComparisonRow(
+            runs(f"foml K={K}", parameters={"K": K}, metrics=costs), Interval(mean, mean - 5, mean + 5, 3), NO_INTERVAL
+        )
+        for K, mean in zip((1, 5), values, strict=True)
+    ]
+    sweep = SweepRuns(None, "x", "sweep", "points_to_0.3", "min", ())
+    no_curves = pd.DataFrame(columns=["configuration", "seed", "metric", "step", "value"])
+    all_charts = {chart.name: chart for chart in charts.all_charts(sweep, rows, no_curves)}
+    for panel in (*all_charts["cost"].panels, *all_charts["effects"].panels):
+        low, high = panel.y_limits
+        assert low < values[0] - 5 and values[1] + 5 < high, panel.title
+    one = ComparisonRow(runs("foml", metrics=costs), Interval(0.5, 0.1, 1.4, 3), NO_INTERVAL)
+    sweep = SweepRuns(None, "x", "sweep", "cumulative_error", "min", ())
+    cost = next(chart for chart in charts.all_charts(sweep, [one], no_curves) if chart.name == "cost")
+    assert [panel.y_limits for panel in cost.panels] == [(0.0, pytest.approx(0.56))] * 2, "an error's are from zero"
+
+
 def searched(count, **changes):
     """Rows of a search in which the objective is |log10 β₁ + 2| / 10 + 0.3, in the order of their start."""
     drawn = np.random.default_rng(0).uniform(-3, -1, count)
