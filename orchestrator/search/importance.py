@@ -12,7 +12,9 @@ from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
 
 def importances(draws: Sequence[Mapping[str, Any]], objectives: Sequence[float]) -> dict[str, float]:
-    """The share of the objective's variance that each hyper-parameter explains, the most important one first.
+    """The share of the objective's variance that each hyper-parameter explains alone, the most important one first.
+
+    What only several of them explain together is in no share, so that the sum may be far below one.
 
     Args:
         draws: of each configuration, hyper-parameter → value; all have the same names.
@@ -32,7 +34,8 @@ def importances(draws: Sequence[Mapping[str, Any]], objectives: Sequence[float])
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=objective))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        shares = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+        # Normalized, the shares would add up to one also where no option explains anything alone.
+        shares = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0), normalize=False)
     return {name: float(share) for name, share in shares.items()}
 
 
