@@ -99,9 +99,10 @@ class ComparisonRow:
 
     @property
     def usable(self) -> bool:
-        """Whether this can be the best configuration: it is in the sweep's current version, and every seed finished."""
+        """Whether this can be the best configuration of the sweep's current version: every seed has its objective."""
         runs = self.configuration
-        return not runs.removed and runs.complete and not self.excluded and self.objective.n > 0
+        ended = not runs.removed and runs.complete and not self.excluded
+        return ended and self.objective.n >= max(1, len(runs.planned))
 
     @property
     def diverged_seeds(self) -> list[int]:
@@ -114,6 +115,13 @@ class ComparisonRow:
         return [seed for seed, fate in self.excluded.items() if fate.ending is not Ending.DIVERGED]
 
     @property
+    def seeds_without_objective(self) -> list[int]:
+        """The seeds that finished without one: a function of the user's own returned infinity or no number."""
+        if self.objective.n >= len(self.configuration.planned) - len(self.excluded):
+            return []
+        return [seed for seed in self.configuration.planned if seed not in self.excluded and seed not in self.values]
+
+    @property
     def notes(self) -> str:
         """The excluded seeds by their fate, the share of distilled targets, membership in a population, removal."""
         fates: dict[Fate, list[int]] = {}
@@ -123,6 +131,8 @@ class ComparisonRow:
             f"{'seed' if len(seeds) == 1 else 'seeds'} {' '.join(map(str, seeds))} {fate}"
             for fate, seeds in fates.items()
         ]
+        if seeds := self.seeds_without_objective:
+            notes.append(f"no objective for {'seed' if len(seeds) == 1 else 'seeds'} {' '.join(map(str, seeds))}")
         if self.distilled is not None:
             notes.append(
                 f"{100 * self.distilled:.1f} % of targets distilled" if self.distilled else "nothing distilled"

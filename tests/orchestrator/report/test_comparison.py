@@ -68,6 +68,15 @@ def test_another_objective_is_read_from_its_own_point_and_may_be_maximised():
     assert a.difference.interval.mean == pytest.approx(-0.25)
 
 
+def test_a_configuration_without_the_objective_of_each_seed_is_not_the_best():
+    """A function of the user's own returned infinity for two of three seeds."""
+    values = {"a": {0: 5.0}, "b": {0: 6.0, 1: 6.5, 2: 6.2}, "c": {}}
+    rows = compare(sweep_of(*map(configuration, values), objective="my.steps_to"), curves(values, "objective", step=0))
+    assert [(row.configuration.label, row.usable) for row in rows] == [("b", True), ("a", False), ("c", False)]
+    assert [row.notes for row in rows] == ["", "no objective for seeds 1 2", "no objective for seeds 0 1 2"]
+    assert rows[1].difference.interval.n == 1 and rows[1].difference.interval.mean == -1.0
+
+
 def test_of_equal_configurations_the_first_of_the_plan_leads():
     values = {0: 0.1, 1: 0.2, 2: 0.3}
     for labels in (["b", "c", "a"], ["a", "c", "b"]):
