@@ -20,7 +20,7 @@ import pyarrow as pa
 from orchestrator.protocol import metrics
 from orchestrator.protocol.curves import Curves
 from orchestrator.tracking.names import INTERNAL
-from orchestrator.tracking.points import Point, metric_name, seed_curves
+from orchestrator.tracking.points import TRANSFER, Point, metric_name, seed_curves
 
 CURVES_FILE = "curves.parquet"
 TEST_FILE = "test_error.parquet"
@@ -172,11 +172,15 @@ def of_configuration(curves: Sequence[Curves], finals: Sequence[Sequence[Sequenc
 
 
 def final_values(curves: Sequence[Curves]) -> pd.DataFrame:
-    """One row per seed: the last value of each error by task, and the means of the curves by batch."""
+    """One row per seed: the last value of each curve by task, and the means of the curves by batch.
+
+    Forward transfer is the mean over tasks from the second one, as in the report.
+    """
     rows = []
     for part in curves:
         by_task = metrics.held_out(part)
         ends = {"validation_error": by_task, "cumulative_error": metrics.cumulative(by_task)}
+        ends |= metrics.past_curves(part)
         for row, seed in enumerate(part.seeds):
             diverged = metrics.diverged_at(part, row)
             values: dict[str, Any] = {"seed": seed, "batches": part.batches, "diverged_at": None}
@@ -186,7 +190,7 @@ def final_values(curves: Sequence[Curves]) -> pd.DataFrame:
                 finite = curve[row][np.isfinite(curve[row])]
                 values[name] = finite[-1] if len(finite) else None
             for name, curve in part.by_batch.items():
-                finite = curve[row][np.isfinite(curve[row])]
+                finite = curve[row][np.isfinite(curve[row])][1 if name == TRANSFER else 0 :]
                 values[metric_name(name)] = finite.mean() if len(finite) else None
             rows.append(values)
     return pd.DataFrame(rows)

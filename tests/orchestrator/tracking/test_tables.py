@@ -29,6 +29,24 @@ def test_the_rows_and_columns_of_the_tables() -> None:
     assert list(map(tuple, frames[tables.TEST_FILE].to_numpy())) == [(7, "test_error", 0, 1), (9, "test_error", 0, 0)]
 
 
+def test_final_values_have_transfer_as_the_report_and_past_tasks() -> None:
+    """The first task has a transfer of its own where a learner predicts with another network than all start from."""
+    evaluations = {"seed": [0, 0, 0], "task": [0, 1, 2], "batch": [1, 3, 5], "error": [0.5, 0.25, 0.25]}
+    past = {"seed": [0, 0], "after": [2, 2], "task": [0, 1], "batch": [5, 5], "error": [0.75, 0.5]}
+    transfer = [0.9, np.nan, 0.2, np.nan, 0.4, np.nan]
+    measured = Curves(
+        [7],
+        by_batch={"online_error": np.full((1, 6), 0.5), "forward_transfer": np.array([transfer])},
+        evaluations={name: np.array(column) for name, column in evaluations.items()},
+        past={name: np.array(column) for name, column in past.items()},
+    )
+    (row,) = tables.final_values([measured]).to_dict("records")
+    got = {
+        name: round(row[name], 12) for name in ("forward_transfer", "average_accuracy", "forgetting", "online_error")
+    }
+    assert got == {"forward_transfer": 0.3, "average_accuracy": 0.5, "forgetting": 0.25, "online_error": 0.5}
+
+
 def test_tables_without_points_have_the_same_columns() -> None:
     frames = tables.of_configuration([Curves([0])], [[[]]])
     assert {name: (len(frame), list(frame)) for name, frame in frames.items()} == {
