@@ -84,7 +84,7 @@ def write_report(
         experiment: the only experiment to search; all if None.
         test: show the test errors. Only after all choices are made: they must not affect a choice.
         thresholds: the errors for which `points_to` is computed.
-        style: of the figures; without titles, each chart is also a .pdf.
+        style: of the figures; without titles, or where the folder has its .pdf, each chart is also a .pdf.
 
     Raises:
         SweepNotFound, TrackingError: the sweep cannot be read.
@@ -183,7 +183,10 @@ def _read(name: str | None, uri: str, experiment: str | None, test: bool = False
 
 
 def _save(out: Path, write: Callable[[Path], None]) -> tuple[Path, ...]:
-    """The files of `write`, in the folder `out`: a reader sees the old file or the new one, never a part of it."""
+    """The files of `write`, in the folder `out`: a reader sees the old file or the new one, never a part of it.
+
+    `write` is given a new folder inside of `out`.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=out) as new:
@@ -228,8 +231,10 @@ def _write_files(
     all_charts = charts.all_charts(sweep, rows, curves)
     if (populations := schedule(sweep.name, rows, curves, lineages)) is not None:
         all_charts.append(populations)
+    earlier = {path.name for path in folder.parent.glob("*.pdf")}  # of `--paper`: a PDF is never older than its chart
     for chart in all_charts:
-        endings = ("png", "svg") if style is None or style.titles else ("png", "svg", "pdf")
+        paper = (style is not None and not style.titles) or f"{chart.name}.pdf" in earlier
+        endings = ("png", "svg", "pdf") if paper else ("png", "svg")
         figures.draw(chart, [folder / f"{chart.name}.{ending}" for ending in endings], style)
     (folder / "report.html").write_text(page(sweep, rows, all_charts, lineages, pairs, warning), encoding="utf-8")
     (folder / "summary.tex").write_text(tables.latex(rows, sweep.objective), encoding="utf-8")

@@ -688,6 +688,14 @@ def test_figures_for_a_paper_have_no_title_and_the_chosen_size_and_font(finished
     assert "<!-- Cumulative error -->" in svg.read_text(encoding="utf-8") and not drawn["pdf"].exists()
 
 
+def test_a_later_report_replaces_the_figures_for_a_paper_too(finished, tmp_path):
+    old = tmp_path / "learning_curves.pdf"
+    old.write_bytes(b"of fewer seeds")
+    report = write.write_report("sweep", finished.uri, tmp_path, style=FigureStyle(dpi=50))
+    assert old.read_bytes().startswith(b"%PDF") and old in report.paths
+    assert [path.name for path in tmp_path.glob("*.pdf")] == ["learning_curves.pdf"]
+
+
 def test_two_sweeps_are_compared(finished, tmp_path, capsys):
     trials = [Trial(synthetic.configuration("foml", K=5), (0, 1, 2)), Trial(synthetic.configuration("toe"), (0, 1, 2))]
     other = synthetic.make_sweep(tmp_path / "results", "other", *trials)
