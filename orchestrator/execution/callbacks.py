@@ -16,7 +16,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
 from orchestrator.console.progress import Progress
-from orchestrator.errors import DiskFullError
+from orchestrator.errors import ConfigError, DiskFullError
 from orchestrator.execution.context import SweepContext
 from orchestrator.execution.messages import Refusal, Result, TrialSpec, from_tune
 from orchestrator.execution.nodes import NodeLeavingError
@@ -29,6 +29,7 @@ from orchestrator.storage import atomic, lease, trial_log
 from orchestrator.storage.chunk_files import SupersededError
 from orchestrator.storage.remote_folder import FAILURES
 from orchestrator.storage.trial_log import TrialLog
+from orchestrator.system.signals import StopRequest
 
 _KEPT = ("trial_id", "training_iteration", "done")
 """The keys of a trial's last result that Tune still reads once the trial is over."""
@@ -40,6 +41,18 @@ class _NotPickled:
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
+
+
+@contextmanager
+def _stopped_unless_written(stop_request: StopRequest) -> Iterator[None]:
+    """If this block cannot write a decision of the search, the sweep stops as interrupted; the next command decides.
+
+    Tune would take the error for one of the trial that happened to report.
+    """
+    try:
+        yield
+    except (ConfigError, DiskFullError) as error:
+        stop_request.request(str(error), interrupted=True)
 
 
 class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
@@ -130,7 +143,9 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
             self._fail(spec, self._refusals.pop(key))
         elif key in self._fitness:  # a population member at the end of its segment
             self._progress.paused(key)
-            self._keep_population_files(self._queue.pause(self._outcome.plan.trial(key), self._fitness.pop(key)))
+            fitness = self._fitness.pop(key)
+            with _stopped_unless_written(self._stop_request):
+                self._keep_population_files(self._queue.pause(self._outcome.plan.trial(key), fitness))
         elif in_pack and not self._stop_request.requested:  # the scheduler stopped others
             self._progress.paused(key)
             self._queue.proceed(self._outcome.plan.trial(key))
@@ -189,7 +204,8 @@ class ResultCallback(_NotPickled, Callback):  # type: ignore[misc]
             self._stop_request.request(f"{failures} trials failed, and max_failures is {self._max_failures}")
         # A population decides nothing while the sweep stops: the user may repair the cause, and resume.
         if not self._stop_request.requested:
-            self._keep_population_files(self._queue.fail(self._outcome.plan.trial(key), reason))
+            with _stopped_unless_written(self._stop_request):
+                self._keep_population_files(self._queue.fail(self._outcome.plan.trial(key), reason))
 
     def _say(self, spec: TrialSpec, text: str) -> None:
         with self._log(spec) as log:
@@ -247,7 +263,9 @@ class TrialStopper(_NotPickled, tune.Stopper):  # type: ignore[misc]
                 batches, value = chunk.batches, chunk.objective(metric)
                 if value is not None:  # else there is nothing to judge yet; NaN is a value: a seed has diverged
                     reports.append((outcome.plan.trial(spec.trial.key), value))
-        stopped = self._queue.stopped(batches, reports)
+        stopped: list[Trial] = []
+        with _stopped_unless_written(self._context.stop_request):
+            stopped = self._queue.stopped(batches, reports)
         for trial in stopped:
             outcome.fates[trial.key] = fate.stopped(batches)
         # The actor of a pack is given up with the first trial that stops; the others continue in another pack.
@@ -307,7 +325,10 @@ class QueueSearcher(_NotPickled, Searcher):  # type: ignore[misc]
         slots = self._slots()
         if self._queue.draws and len(self._started) >= slots:
             return None  # draw once a slot is free: later draws know more results
-        trials = self._queue.next_pack(slots)
+        with _stopped_unless_written(self._stop_request):
+            trials = self._queue.next_pack(slots)
+        if self._stop_request.requested:
+            return _FINISHED
         if trials:
             self._started.add(trial_id)
             return self._spec(trials).to_tune()

@@ -202,9 +202,8 @@ class Journal:
         if discarded:
             content[_DISCARDED] = sorted(discarded)
         text = atomic.with_digest(content)
-        with _writing(self.root):
-            for name in (FILE, COPY):
-                self.keep(self.root / name, text)
+        for name in (FILE, COPY):
+            self.keep(self.root / name, text)
 
     def stop(self, trial: Trial, batches: int, value: float) -> None:
         """Record that the scheduler stopped a trial after `batches` batches with this objective."""
@@ -213,12 +212,15 @@ class Journal:
             self.keep(trial.folder(self.root) / STOPPED, json.dumps({"batches": batches, "objective": value}))
 
     def keep(self, path: Path, text: str) -> None:
-        """Write a file of the sweep's folder atomically, and upload it where there is a mirror."""
-        if self.mirror is None:
-            return atomic.write(path, text)
-        with self.mirror.alone():
+        """Write a file of the sweep's folder atomically, and upload it where there is a mirror.
+
+        Raises:
+            DiskFullError, ConfigError: the folder or the address cannot be written.
+        """
+        with _writing(self.root), nullcontext() if self.mirror is None else self.mirror.alone():
             atomic.write(path, text)
-            self.mirror.push(path)
+            if self.mirror is not None:
+                self.mirror.push(path)
 
     def stopped(self) -> dict[str, int]:
         """Key → batches, of the plan's trials that the scheduler has stopped.

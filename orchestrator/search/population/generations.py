@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,13 +166,13 @@ class Generations:
             lambda key: generator(self.population.seed, ["pbt", self.population.hash, number, key]),
         )
         fitness = {key: value if math.isfinite(value) else None for key, value in by_member.items()}
-        self.completed.append(Generation(self._ends[number], fitness, tuple(copies), self._failed_now))
-        self._write()
-        self._failed_now, self._paused = {}, {}
+        completed = [*self.completed, Generation(self._ends[number], fitness, tuple(copies), self._failed_now)]
+        self._write(completed)  # first: if this fails, the generation stays undecided
+        self.completed, self._failed_now, self._paused = completed, {}, {}
         self.waiting = deque(self._members[key] for key in self._alive())
         return True
 
-    def _write(self) -> None:
+    def _write(self, completed: Sequence[Generation]) -> None:
         content = {
             "population": self.population.hash,
             "label": self.population.label,
@@ -190,7 +190,7 @@ class Generations:
                 }
                 for key, member in self._members.items()
             ],
-            "rounds": [generation.to_json() for generation in self.completed],
+            "rounds": [generation.to_json() for generation in completed],
         }
         self._journal.keep(self.path, atomic.with_digest(content))
 

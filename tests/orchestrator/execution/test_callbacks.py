@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from ray.tune.search import Searcher
 
-from orchestrator.execution.callbacks import QueueSearcher, ResultCallback
-from orchestrator.execution.messages import TrialSpec
+from orchestrator.errors import ConfigError
+from orchestrator.execution.callbacks import QueueSearcher, ResultCallback, TrialStopper
+from orchestrator.execution.messages import Refusal, TrialSpec, to_tune
 from orchestrator.execution.nodes import NodeLeavingError
+from orchestrator.plan import fate
 from orchestrator.plan.plan import Trial
 from orchestrator.storage.chunk_files import SupersededError
 from orchestrator.storage.mirror import Mirror
@@ -144,6 +147,32 @@ def test_an_attempt_that_leaves_its_node_uses_no_retry(tmp_path: Path) -> None:
     ]
     end(ValueError("broken"))
     assert queue.requeue.call_count == 1 and list(context.outcome.fates) == [spec.trial.key]
+
+
+@pytest.mark.parametrize("call", ["pause", "fail", "stopped", "next_pack"])
+def test_a_decision_that_cannot_be_written_stops_the_sweep(tmp_path: Path, call: str) -> None:
+    """Tune would take the error for one of the trial that reported, and start it again."""
+    driver = Driver(tmp_path)
+    key, request, queue, end = driver.spec.trial.key, driver.context.stop_request, driver.queue, driver.context.outcome
+    getattr(queue, call).side_effect = ConfigError("s3://bucket/s: cannot be reached")
+    queue.draws, end.of.return_value = False, fate.INTERRUPTED
+    trial = SimpleNamespace(trial_id="x", config=driver.spec.to_tune(), last_result={}, run_metadata=MagicMock())
+    trial.metric_analysis, trial.metric_n_steps = {}, {}
+    if call == "pause":
+        driver.callback._fitness[key] = 0.5
+        driver.callback.on_trial_complete(1, [], trial)
+    elif call == "fail":
+        driver.callback._refusals[key] = "no"
+        driver.callback.on_trial_complete(1, [], trial)
+    elif call == "stopped":
+        stopper = TrialStopper(driver.context, queue, driver.callback)
+        assert stopper("x", {"config": driver.spec.to_tune(), **to_tune([Refusal("")])})
+        assert end.fates == {}
+    else:
+        searcher = QueueSearcher(driver.context, queue, MagicMock(), lambda: 1)
+        assert searcher.suggest("x") == Searcher.FINISHED
+    assert (request.requested, request.interrupted) == (True, True)
+    assert request.reason == "s3://bucket/s: cannot be reached"
 
 
 def test_a_search_draws_for_slots_that_join_later() -> None:

@@ -1,7 +1,9 @@
 """Generations of a population: who trains when, and equal decisions after any interruption."""
 
+import errno
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from orchestrator.config.load import check_sweep
 from orchestrator.config.schema import Sweep
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, DiskFullError
 from orchestrator.plan import packs
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Trial
@@ -100,6 +102,32 @@ def test_all_members_pause_before_any_continues(tmp_path: Path) -> None:
     assert [trial.key for trial in last if trial is not None] == keys
     assert of.next() is None
     assert not of.waits  # no member waits for another in the last generation
+
+
+def test_a_decision_that_cannot_be_written_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members that would have copied, and all others, still train the next generation."""
+    of = queue(tmp_path)
+    members = [trial for _ in range(5) if (trial := of.next()) is not None and trial.configuration.population]
+    for number, trial in enumerate(members[:3]):
+        assert not of.pause(trial, errors(number, GENERATION)[-1])
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", raises_disk_full)
+        with pytest.raises(DiskFullError):
+            of.pause(members[3], errors(3, GENERATION)[-1])
+    plan = of.segment_plan(members[3])
+    assert plan is not None and plan.stop == GENERATION and not list(tmp_path.glob("population-*"))
+    assert of.pause(members[3], errors(3, GENERATION)[-1])
+    assert [of.next() for _ in range(5)] == [*members, None]
+    assert train_paused(of, members, 2 * GENERATION) == [False, False, False, True]
+    assert list(json.loads(schedule(tmp_path))["rounds"][1]["fitness"].values()) == pytest.approx([0.2, 0.3, 0.4, 0.1])
+
+
+def raises_disk_full(descriptor: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def train_paused(of: TrialQueue, members: list[Trial], stop: int) -> list[bool]:
+    return [of.pause(trial, errors(number, stop)[-1]) for number, trial in enumerate(members)]
 
 
 def test_a_member_receives_all_its_segments(tmp_path: Path) -> None:
