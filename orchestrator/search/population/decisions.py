@@ -113,7 +113,11 @@ def _near(value: Any, space: Space, options: PbtOptions, rng: np.random.Generato
     if space.kind == "choice":
         return _neighbour(value, space.values, 1 if up else -1)
     low, high = space.values
-    return float(min(max(value * (options.larger if up else options.smaller), low), high))
+    moved = value * (options.larger if up else options.smaller)
+    if space.kind == "randint":  # another whole number, of the type of low and high
+        moved = max(value + 1, round(moved)) if up else min(value - 1, round(moved))
+        return type(low)(min(max(moved, low), high))
+    return float(min(max(moved, low), high))
 
 
 def _neighbour(value: Any, among: Sequence[Any], step: int) -> Any:

@@ -116,3 +116,11 @@ def test_fitness_of_a_generation_in_which_a_seed_diverged() -> None:
     assert math.isnan(fitness(diverged, "online_error", 4, 8))
     assert fitness(diverged, "cumulative_error", 6, 8) == pytest.approx(0.25)  # after a copy
     assert math.isnan(fitness(diverged, "cumulative_error", 8, 10))  # nothing was measured
+
+
+@pytest.mark.parametrize("of_type", [int, float])
+def test_a_whole_number_moves_to_a_whole_number_of_its_space(of_type: type) -> None:
+    space, rng = {"temperature": Space("randint", (of_type(1), of_type(20)))}, np.random.default_rng(0)
+    for value, expected in [(1, {1, 2}), (2, {1, 3}), (3, {2, 4}), (10, {8, 12}), (20, {16, 20})]:
+        values = [explore({"temperature": of_type(value)}, space, STEPS, rng)["temperature"] for _ in range(50)]
+        assert {type(each) for each in values} == {of_type} and set(values) == expected
