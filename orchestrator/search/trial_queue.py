@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from orchestrator.search.optuna_sampler import Studies
 
 
+def stopped_before(sweep: Sweep, journal: Journal) -> dict[str, int]:
+    """Key → batches, of the trials that successive halving has stopped; without it, they continue."""
+    return journal.stopped() if isinstance(sweep.scheduler, AshaOptions) else {}
+
+
 class TrialQueue:
     """The trials of a sweep that are still to be run: the planned ones first, then those that are drawn.
 

@@ -24,6 +24,7 @@ from orchestrator.protocol.source import StoreSource, StreamShape
 from orchestrator.report.json_document import FORMAT
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members
+from orchestrator.search.trial_queue import stopped_before
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.cost import Cost
@@ -291,9 +292,7 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore) -> Forecast:
     plan, root, discarded = journal.plan, journal.root, journal.discarded
     cpus, gpus = _here(sweep)
     slots = Cluster(cpus, gpus, cpus, gpus, local=True).slots(sweep)
-    states: dict[str, State] = {}
-    if not isinstance(sweep.scheduler, RunAll):  # without a scheduler, stopped trials continue
-        states |= dict.fromkeys(journal.stopped(), "stopped")
+    states: dict[str, State] = dict.fromkeys(stopped_before(sweep, journal), "stopped")
     for population in plan.populations:
         states |= dict.fromkeys(failed_members(root, population), "failed")
     states |= dict.fromkeys(journal.finished(), "finished")

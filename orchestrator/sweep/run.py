@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
-from orchestrator.config.schedulers import RunAll
 from orchestrator.config.schema import Sweep
 from orchestrator.console.output import Output
 from orchestrator.console.progress import Progress
@@ -32,7 +31,7 @@ from orchestrator.plan.task_store import open_store
 from orchestrator.protocol.source import StoreSource
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members, quarantine_if_damaged, write_missing_files
-from orchestrator.search.trial_queue import TrialQueue
+from orchestrator.search.trial_queue import TrialQueue, stopped_before
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
@@ -124,9 +123,8 @@ def _earlier_outcome(sweep: Sweep, journal: Journal, output: Output) -> Outcome:
     outcome.finish(journal.finished(quarantined))
     for line in quarantined:
         output.say(line)
-    if not isinstance(sweep.scheduler, RunAll):  # without a scheduler, stopped trials continue
-        for key, batches in journal.stopped().items():
-            outcome.fates.setdefault(key, fate.stopped(batches))
+    for key, batches in stopped_before(sweep, journal).items():
+        outcome.fates.setdefault(key, fate.stopped(batches))
     return outcome
 
 

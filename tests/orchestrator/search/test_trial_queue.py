@@ -18,7 +18,7 @@ from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Trial
 from orchestrator.protocol.curves import Curves
 from orchestrator.search.optuna_sampler import Studies
-from orchestrator.search.trial_queue import TrialQueue
+from orchestrator.search.trial_queue import TrialQueue, stopped_before
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import Mirror
@@ -333,6 +333,21 @@ def test_a_stopped_trial_is_recorded_and_stays_stopped(tmp_path: Path) -> None:
     again = TrialQueue(of, journal, {worse.key}, 8)
     assert should_stop(again, worst, 2, 0.16)  # the rung is restored
     assert should_stop(queue, worst, 2, math.nan)
+
+
+def test_only_successive_halving_keeps_a_trial_stopped(tmp_path: Path) -> None:
+    """A learner without drawn options is in no population, and runs to the end beside one."""
+    learners = [{"name": "foml", "alpha1": ALPHA}, {"name": "online"}]
+    kept = {}
+    for scheduler in ("asha", "pbt", "none"):
+        of = sweep(learners=learners, search={"samples": 2, "scheduler": scheduler})
+        journal = written(tmp_path, of)
+        (online,) = (trial for trial in journal.plan.trials if trial.configuration.learner == "online")
+        if scheduler == "asha":
+            write_chunk(tmp_path, online, [0.2] * 2)
+            journal.stop(online, 2, 0.2)
+        kept[scheduler] = stopped_before(of, journal) == {online.key: 2}
+    assert kept == {"asha": True, "pbt": False, "none": False}
 
 
 def test_a_trial_that_was_not_judged_is_judged_by_its_next_result(tmp_path: Path) -> None:
