@@ -10,11 +10,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from orchestrator.errors import ConfigError, existing, fault
+from orchestrator.errors import ConfigError, disk_full_as_error, existing, fault
 from orchestrator.plan.plan import sweep_folder
 from orchestrator.storage import chunk_files
 from orchestrator.storage.remote_folder import FAILURES, RemoteFolder, address_faults, complete_files, download
@@ -184,7 +184,12 @@ class TrialCopy:
 
         Raises:
             SupersededError: another attempt was claimed since, on any machine; nothing is uploaded.
+            DiskFullError: the address is on a disk that is full.
         """
+        with nullcontext() if (disk := self._remote.disk) is None else disk_full_as_error(disk):
+            self._push(attempt)
+
+    def _push(self, attempt: int) -> None:
         names = [name for name in self._remote.listing() if name.startswith("attempt-")]
         if (
             max(names, default="") != self._claim.name

@@ -48,10 +48,15 @@ class RemoteFolder:
         infos = self._files.get_file_info(fs.FileSelector(str(self._root), allow_not_found=True))
         return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
+    @property
+    def disk(self) -> Path | None:
+        """The folder on a disk of this machine (`file://`), or None."""
+        return Path(self._root) if isinstance(self._files, fs.LocalFileSystem) else None
+
     def put(self, path: Path) -> None:
         """Upload a file under its name, atomically; an older one of that name is replaced."""
-        if isinstance(self._files, fs.LocalFileSystem):  # `file://`: a stream would expose an incomplete file
-            (folder := Path(self._root)).mkdir(parents=True, exist_ok=True)
+        if (folder := self.disk) is not None:  # a stream would expose an incomplete file
+            folder.mkdir(parents=True, exist_ok=True)
             atomic.write(folder / path.name, path.read_bytes())
             return
         with self._files.open_output_stream(str(self._root / path.name)) as stream:

@@ -1,5 +1,6 @@
 """Results at an address: synchronized copies, fenced attempts, and a sweep on an S3 server."""
 
+import errno
 import os
 import shutil
 import signal
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.load import check_sweep
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, DiskFullError
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.plan import Plan
 from orchestrator.storage import chunk_files, lease
@@ -76,6 +77,23 @@ def test_a_copy_keeps_the_newest_chunks_and_a_new_attempt_fences_off_the_old(sto
     assert sorted(RemoteFolder(address).listing()) == sorted([*names, "attempt-0002"])
     second.close()
     assert not second.folder.exists()
+
+
+def test_a_full_disk_at_a_file_address_is_no_failure_of_the_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ResultCallback` stops the sweep for a `DiskFullError`, and would try the trial again for any other error."""
+    copy = TrialCopy((tmp_path / "disk/s/k").as_uri())
+    copy.claim(chunk_files.claim(copy.folder))
+    (copy.folder / "learner.pt").write_bytes(b"x")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError, match=rf"^{tmp_path}/disk/s/k: the disk is full "):
+        copy.push(1)
+    copy.close()
 
 
 def test_a_new_attempt_resumes_from_what_the_old_one_wrote_before_the_claim(storage: str) -> None:
