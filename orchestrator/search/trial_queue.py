@@ -15,6 +15,7 @@ from orchestrator.config.schema import Sweep
 from orchestrator.plan import packs
 from orchestrator.plan.plan import Trial
 from orchestrator.plan.task_store import objective_of
+from orchestrator.protocol.objectives import ObjectiveError
 from orchestrator.search.asha import Asha
 from orchestrator.search.ledger import Ledger, Rates
 from orchestrator.search.population.generations import Generations
@@ -236,7 +237,10 @@ class TrialQueue:
             chunk = chunk_files.newest(trial.folder(self._journal.root))
             if chunk is None:
                 continue
-            reports = self._objective.by_chunk(chunk.curves)
+            try:
+                reports = self._objective.by_chunk(chunk.curves)
+            except ObjectiveError:  # the trial has failed for it; if it is tried again, its actor says so
+                reports = []
             asha = self._asha_of(trial)
             if asha is not None:
                 signed = [(batches, self._objective.sign * value) for batches, value in reports]

@@ -95,6 +95,29 @@ def test_a_maximised_objective_is_searched_for_its_highest_value(tmp_path: Path)
     assert any(values["min"]["stops"]) and not all(values["min"]["stops"])
 
 
+@pytest.mark.parametrize("algorithm", ["optuna", "random"])
+def test_a_trial_whose_objective_raises_does_not_keep_a_search_from_being_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "raising_objective.py").write_text(
+        "def of(curves):\n"
+        "    errors = curves.by_batch['online_error']\n"
+        "    return errors[:, -1] / (1 if errors[0, 0] < 0.5 else [])\n"
+    )
+    search = {"algorithm": algorithm, "samples": 3, "scheduler": {"name": "asha", "grace": 0.25, "reduction": 2}}
+    of = sweep(objective={"function": "raising_objective.of"}, search=search)
+    queue = TrialQueue(of, written(tmp_path / "r", of), set(), 8)
+    fair, failed = queue.next(), queue.next()
+    assert fair is not None and failed is not None
+    write_chunk(tmp_path / "r", fair, [0.1] * 2)
+    write_chunk(tmp_path / "r", failed, [0.9] * 2)
+    again = TrialQueue(of, written(tmp_path / "r", of), set(), 8)
+    started = [again.next() for _ in range(3)]
+    assert started[:2] == [fair, failed] and started[2] is not None
+    assert should_stop(again, started[2], 2, 0.2)  # the rung has the other one
+
+
 def test_draws_approach_the_best_value() -> None:
     distances = np.empty((5, 40))
     for seed in range(5):
