@@ -94,6 +94,7 @@ def check_intact(path: Path | str) -> None:
     Raises:
         ValueError: the file is damaged.
         OSError: the file cannot be read.
+        MemoryError: there is too little memory to find out.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -103,9 +104,18 @@ def check_intact(path: Path | str) -> None:
     except Exception as error:  # BadZipFile, zlib.error, EOFError, struct.error, …
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: of a position before the file's start
             raise
-        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise (MemoryError if lacks_memory(error) else ValueError)(reason) from error
     if damaged is not None:
         raise ValueError(f"{damaged} has a wrong checksum")
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether `torch.load` failed for want of memory, or for the GPU, and not because of its file."""
+    text = str(error)
+    return isinstance(error, MemoryError) or any(
+        words in text for words in ("allocate memory", "out of memory", "CUDA")
+    )
 
 
 def is_intact(path: Path) -> bool:

@@ -43,6 +43,10 @@ class SupersededError(OrchestratorError):
     """A newer attempt at this trial has started: this one must not write."""
 
 
+class NotLoadedError(OrchestratorError):
+    """There is too little memory for a chunk, on the GPU for example: its file is not damaged."""
+
+
 @dataclass(frozen=True)
 class Chunk:
     """A trial after `batches` batches.
@@ -157,7 +161,11 @@ def write(
 
 
 def load_at_most(folder: Path, batches: int, map_location: torch.device | str = "cpu") -> Chunk | None:
-    """The newest intact chunk of at most `batches` batches, or None; changes no file."""
+    """The newest intact chunk of at most `batches` batches, or None; changes no file.
+
+    Raises:
+        NotLoadedError: there is too little memory for it.
+    """
     return _newest_intact(folder, map_location, batches)[0]
 
 
@@ -179,6 +187,9 @@ def newest(
     Args:
         quarantined: for the only writer of the folder: damaged files are quarantined instead of logged, and a line for
             each is appended.
+
+    Raises:
+        NotLoadedError: there is too little memory for a chunk.
     """
     chunk, damaged = _newest_intact(folder, map_location)
     for path, reason in damaged:
@@ -228,10 +239,15 @@ def _first_intact(paths: list[Path], map_location: torch.device | str) -> tuple[
 def _read(path: Path, map_location: torch.device | str) -> Chunk:
     import torch
 
-    from learners.checkpoint import check_intact
+    from learners.checkpoint import check_intact, lacks_memory
 
-    check_intact(path)
-    content = torch.load(path, map_location=map_location, weights_only=True)
+    try:
+        check_intact(path)
+        content = torch.load(path, map_location=map_location, weights_only=True)
+    except (RuntimeError, MemoryError) as error:
+        if not lacks_memory(error):
+            raise
+        raise NotLoadedError(f"{path}: cannot be loaded ({atomic.reason(error)})") from error
     if content["format"] == _FORMAT_WITH_CURVES:
         curves = Curves(**_converted(content["curves"], torch.Tensor, lambda tensor: tensor.cpu().numpy()))
         return Chunk(path, content["state"], curves, content["finished"])

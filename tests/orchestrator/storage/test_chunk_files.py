@@ -87,6 +87,39 @@ def test_a_damaged_chunk_falls_back_to_an_older_one(
     assert "the trial has no older intact chunk; quarantined as damaged-chunk-" in lines[1]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("CUDA error: device busy"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+)
+@pytest.mark.parametrize("at", ["cuda", "meta"])
+def test_a_chunk_for_which_there_is_no_memory_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, at: str
+) -> None:
+    """Other processes may fill the GPU: the trial would begin again at the first batch."""
+    attempt = chunk_files.claim(tmp_path)
+    for batches in (1, 2):
+        chunk_files.write(tmp_path, attempt, {}, curves(batches), finished=False)
+    files, lines, load = sorted(tmp_path.iterdir()), list[str](), torch.load
+
+    def full(path: Path, map_location: str, **others: bool) -> object:
+        if map_location == at:
+            raise error
+        return load(path, map_location="cpu", **others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "load", full)
+        with pytest.raises(chunk_files.NotLoadedError, match=r"chunk-00000002-0001\.pt: cannot be loaded \("):
+            chunk_files.newest(tmp_path, "cuda", lines)
+    assert (sorted(tmp_path.iterdir()), lines) == (files, [])
+    chunk = chunk_files.newest(tmp_path, quarantined=lines)
+    assert chunk is not None and (chunk.batches, lines) == (2, [])
+
+
 def test_no_chunk(tmp_path: Path) -> None:
     assert chunk_files.newest(tmp_path / "none") is None
 
