@@ -1,6 +1,7 @@
 """The sweep command as a user starts it: in a folder of its own, with a real Ray and a real MLflow."""
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -58,13 +59,28 @@ def with_database(folder: Path) -> None:
         shutil.copy(empty_database(), folder)
 
 
+def environment(slots: int) -> dict[str, str]:
+    """The environment of a command whose own Ray has this number of processors, and so of simultaneous trials.
+
+    One learner actor needs half the processor time of two for trials as short as those of the tests.
+    """
+    return os.environ | {"RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": slots})}
+
+
 def run(
-    folder: Path, *words: str, timeout: float = PATIENCE_S, fresh: bool = False
+    folder: Path, *words: str, timeout: float = PATIENCE_S, fresh: bool = False, slots: int = 1
 ) -> subprocess.CompletedProcess[str]:
-    """The command, to its end; `fresh`: it creates the database of MLflow."""
+    """The command, to its end.
+
+    Args:
+        fresh: it creates the database of MLflow.
+        slots: see `environment`.
+    """
     if not fresh:
         with_database(folder)
-    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(
+        command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout, env=environment(slots)
+    )
 
 
 def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -84,12 +100,15 @@ def run_here(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running(folder: Path, *words: str, fresh: bool = False, local: bool = True) -> Iterator[subprocess.Popen[str]]:
+def running(
+    folder: Path, *words: str, fresh: bool = False, local: bool = True, slots: int = 1
+) -> Iterator[subprocess.Popen[str]]:
     """The command in a process group of its own, which is killed at the end of the block.
 
     Args:
         fresh: see `run`.
         local: start a Ray, instead of joining that of `RAY_ADDRESS`.
+        slots: see `environment`.
     """
     if not fresh:
         with_database(folder)
@@ -100,6 +119,7 @@ def running(folder: Path, *words: str, fresh: bool = False, local: bool = True) 
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=environment(slots),
     ) as process:
         try:
             yield process

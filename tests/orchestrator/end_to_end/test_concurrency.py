@@ -1,6 +1,5 @@
 """Concurrency: parallel trials, sweeps on one database, and commands for the same sweep."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -70,7 +69,7 @@ def test_a_command_sees_trials_that_another_finished_during_its_start(
 @pytest.mark.slow
 def test_eight_parallel_trials_are_eight_complete_runs(tmp_path: Path) -> None:
     folder = folder_with(tmp_path / "work", EIGHT)
-    done = run(folder, "sweep.yaml", f"resources.cpus={(os.cpu_count() or 1) / 8}", timeout=400)
+    done = run(folder, "sweep.yaml", slots=8, timeout=400)
     assert done.returncode == 0, done.stderr
     assert "tiny: 8 trials, 8 at a time" in done.stderr
     assert statuses(folder) == ["FINISHED"] * (1 + 8 + 16)

@@ -226,7 +226,7 @@ def test_after_a_stop_request_no_trial_starts_and_the_table_shows_the_errors_so_
     """
     text = TINY.replace("train: 50", "train: 900").replace("chunk: 4", "chunk: 10")
     folder = folder_with(tmp_path, text.replace("K: {grid: [1, 2]}", "K: {grid: [5, 8]}"))
-    with running(folder, "sweep.yaml", f"resources.cpus={0.5 * (os.cpu_count() or 1)}") as process:
+    with running(folder, "sweep.yaml", slots=2) as process:
         wait_for(lambda: of_first_task(folder)[1:] or None, process)
         ours = family(process.pid)
         process.send_signal(signal.SIGINT)
@@ -267,7 +267,7 @@ def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path)
             seen.add(who)
         return None
 
-    with running(folder, "sweep.yaml") as process:
+    with running(folder, "sweep.yaml", slots=2) as process:
         claim = wait_for(taking_over, process)
         os.kill(int(claim.read_text().split()[1]), signal.SIGKILL)
         out, errors = process.communicate(timeout=240)
@@ -292,8 +292,7 @@ def test_max_failures_stops_the_sweep_which_can_be_resumed(tmp_path: Path) -> No
     root.mkdir(parents=True)
     for trial in plan.trials[:2]:
         trial.folder(root).write_text("in the way")
-    overrides = ("retries=0", "max_failures=0", f"resources.cpus={0.75 * (os.cpu_count() or 1)}")  # one at a time
-    done = run(folder, "sweep.yaml", *overrides)
+    done = run(folder, "sweep.yaml", "retries=0", "max_failures=0")
     assert done.returncode == 3, done.stderr
     assert (
         "1 trials failed, and max_failures is 0: resume with: python -m orchestrator.sweep --resume tiny" in done.stdout

@@ -142,7 +142,7 @@ def packs_of(folder: Path) -> list[int]:
 
 def test_a_population_in_packs_is_as_it_would_be_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path, POPULATION)
-    done = run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}", "resources.pack=6")
+    done = run(folder, "sweep.yaml", f"tracking.uri={uri(folder)}", "resources.pack=6", slots=2)
     assert done.returncode == 0, done.stderr
     generations = assert_as_by_hand(folder)
     assert packs_of(folder) == [3, 2]  # a member that has copied another trains in a pack of its own
@@ -216,7 +216,7 @@ def test_a_killed_member_resumes_in_its_generation(tmp_path: Path) -> None:
                 return next((claim for claim in later if claim.read_text().endswith("\n")), None)
         return None
 
-    with running(folder, "sweep.yaml") as it:
+    with running(folder, "sweep.yaml", slots=2) as it:
         for completed in (1, 2):
             claim = wait_for(lambda completed=completed: started(completed), it)
             os.kill(int(claim.read_text().split()[1]), signal.SIGKILL)
@@ -235,7 +235,7 @@ def test_a_population_that_was_interrupted_resumes_to_the_same_end(tmp_path: Pat
     root = folder / "results" / "population"
     for reached, pack in ((4, 6), (GENERATION + 4, 1), (2 * GENERATION + 4, 4)):
         command = ["--resume", "population"] if (root / "sweep.json").exists() else ["sweep.yaml"]
-        with running(folder, *command, f"resources.pack={pack}") as it:
+        with running(folder, *command, f"resources.pack={pack}", slots=2) as it:
             stored_chunk = lambda reached=reached: any(root.glob(f"*/chunk-{reached:08d}-*.pt")) or None  # noqa: E731
             wait_for(stored_chunk, it)
             it.send_signal(number)
@@ -269,7 +269,7 @@ def test_a_member_without_chunk_files_leaves_the_population(
     folder = folder_with(tmp_path, FOUR_GENERATIONS)
     root = folder / "results" / "population"
     options = [f"storage={(folder / 'results').as_uri()}"] if place == "at an address" else []
-    with running(folder, "sweep.yaml", *options) as it:
+    with running(folder, "sweep.yaml", *options, slots=2) as it:
         path = wait_for(lambda: next(root.glob("population-*.json"), None), it)
         processes = family(it.pid)
         it.send_signal(signal.SIGKILL)

@@ -158,7 +158,7 @@ def test_a_learner_that_hangs_fails_as_often_as_retries_allow_and_one_that_refus
     learners = f"{OWN[:-1]}, {{name: of.picky, alpha1: {{grid: [0.01, 0.5]}}}}]"
     text = TINY.replace("[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]", learners)
     folder = hanging(tmp_path, monkeypatch, text)
-    done = run(folder, "sweep.yaml", "trial_timeout=24s", "retries=1")
+    done = run(folder, "sweep.yaml", "trial_timeout=24s", "retries=1", slots=2)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     attempts = [sorted(trial.glob("attempt-*")) for trial in trials(folder, "tiny")]

@@ -52,7 +52,7 @@ from tests.orchestrator.sweep_command import (
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     folder = folder_with(tmp_path_factory.mktemp("finished"), REPORTED)
-    return folder, run(folder, "sweep.yaml", "keep_checkpoints=all", fresh=True)
+    return folder, run(folder, "sweep.yaml", "keep_checkpoints=all", fresh=True, slots=2)
 
 
 def test_the_command_succeeds_and_names_its_files(
@@ -335,7 +335,7 @@ def test_a_search_that_draws_and_stops(tmp_path: Path) -> None:
     )
     search = "search={algorithm: optuna, samples: 6, scheduler: {name: asha, grace: 0.3, reduction: 2}}"
     folder = folder_with(tmp_path, text)
-    done = run(folder, "sweep.yaml", "chunk=2", search, f"tracking.uri={uri(folder)}")
+    done = run(folder, "sweep.yaml", "chunk=2", search, f"tracking.uri={uri(folder)}", slots=2)
     assert done.returncode == 0, done.stderr
     stopped = {path.parent.name for path in folder.glob("results/tiny/*/stopped.json")}
     finished = set(curves_of(folder, "tiny"))

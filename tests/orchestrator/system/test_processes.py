@@ -48,6 +48,9 @@ def test_the_children_of_a_process_that_ended_normally_are_left_running() -> Non
 def test_descendants_of_this_process() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 299 & echo; wait"], stdout=subprocess.PIPE) as shell:
         assert shell.stdout is not None and shell.stdout.readline() == b"\n"
+        wait_for(
+            lambda: "sleep 299" in map(command_line, descendants()) or None, None
+        )  # the shell forked, then executed it
         processes = {command_line(process): process for process in descendants()}
         child, grandchild = processes["sh -c sleep 299 & echo; wait"], processes["sleep 299"]
         assert child.pid == shell.pid and is_alive(child) and is_alive(grandchild)
