@@ -176,14 +176,14 @@ def result_sentence(rows: Sequence[ComparisonRow], objective: str) -> str:
         objective: the metric.
     """
     usable = [row for row in rows if row.usable]
+    some_lack_it = any(row.seeds_without_objective for row in rows)
+    ended = "finished with an objective for every seed" if some_lack_it else "finished with every seed"
     if not usable:
-        return "No configuration finished with every seed."
+        return f"No configuration {ended}."
     best, *others = usable
     label, name = best.configuration.label, objective.replace("_", " ")
     if not others:
-        return (
-            f"{label} is the only configuration that finished with every seed: its {name} is {shown(best.objective)}."
-        )
+        return f"{label} is the only configuration that {ended}: its {name} is {shown(best.objective)}."
     compared = [(row, row.difference) for row in others if row.difference is not None and row.difference.interval.n]
     leads = f"{label} leads: its {name} of {_number(best.objective.mean, 4)}"
     if not compared:

@@ -75,6 +75,11 @@ def test_a_configuration_without_the_objective_of_each_seed_is_not_the_best():
     assert [(row.configuration.label, row.usable) for row in rows] == [("b", True), ("a", False), ("c", False)]
     assert [row.notes for row in rows] == ["", "no objective for seeds 1 2", "no objective for seeds 0 1 2"]
     assert rows[1].difference.interval.n == 1 and rows[1].difference.interval.mean == -1.0
+    ended = "finished with an objective for every seed"
+    assert tables.result_sentence(rows, "my.steps_to") == (
+        f"b is the only configuration that {ended}: its my.steps to is {tables.shown(rows[0].objective)}."
+    )
+    assert tables.result_sentence(rows[1:], "my.steps_to") == f"No configuration {ended}."
 
 
 def test_of_equal_configurations_the_first_of_the_plan_leads():
