@@ -118,17 +118,20 @@ def _check_norms(module: nn.Module) -> None:
 
 
 def _check_states(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
-    """Let each of the user's own learners learn a batch, and check that its state can be saved and read again."""
+    """Let each of the user's own learners learn a batch; check its curves, and that its state can be read again."""
     for index, spec in enumerate(sweep.learners):
         if "." not in spec.name:
             continue  # the contract tests save and load those of this package
         from learners.state import StateError, plain_state
+        from orchestrator.protocol.batches import DiagnosticsError
 
         try:
             plain_state(_first_updates(sweep, store, spec).state_dict(), "its state")
         except StateError as error:
             remedy = "convert arrays with torch.as_tensor, numbers with float or int"
             faults.at("learners", index).add("name", f"must have a state that can be saved: {error}", spec.name, remedy)
+        except DiagnosticsError as error:
+            faults.at("learners", index).add("name", f"must return curves of its own: {error}", spec.name)
         except Exception:  # of an option value that no trial may have: each trial reports its own errors
             logger.debug("%s: not tried", spec.name, exc_info=True)
 
@@ -167,6 +170,7 @@ def _first_updates(sweep: Sweep, store: TaskStore, spec: LearnerSpec, shortest: 
     """
     from learners import Batch
     from orchestrator.protocol import online
+    from orchestrator.protocol.batches import check_diagnostics
 
     size, options = sweep.document.batch_size, dict(spec.fixed)
     options |= {
@@ -181,7 +185,7 @@ def _first_updates(sweep: Sweep, store: TaskStore, spec: LearnerSpec, shortest: 
         learner.begin_task()
     batch, _ = run.batch(0)[0]
     learner.predict(batch.x)
-    learner.update(batch)
+    check_diagnostics(learner.update(batch), learner)
     if shortest:
         parts = (part for at in range(0, length, size) for part in run.parts(at, min(size, length - at)))
         count = min(stop - start for start, stop in parts)

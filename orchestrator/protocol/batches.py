@@ -1,6 +1,7 @@
 """Datapoints of a stack as batches, the scores of predictions, and the curves of a chunk of batches."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,9 +9,26 @@ import torch
 from torch import Tensor
 
 import learners
+from orchestrator.errors import OrchestratorError
 from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.source import StackedDatapoints
 from streams.stream import Datapoints
+
+MEASURED = frozenset(
+    {
+        *("online_error", "online_loss", "validation_error", "cumulative_error", "adaptation", "forward_transfer"),
+        *("regret", "objective", "average_accuracy", "backward_transfer", "forgetting"),
+        *("gradient_evaluations_per_datapoint", "seconds", "peak_memory_mb", "peak_gpu_memory_mb"),
+    }
+)
+"""The curves and numbers of every learner, whose names no diagnostic of a learner may have."""
+_NAME = re.compile(r"\w[\w.\- :]*(/\w[\w.\- :]*)*")
+"""A name that MLflow takes for a metric."""
+_OTHER_SECTIONS = ("hyper/", "interval/")
+
+
+class DiagnosticsError(OrchestratorError):
+    """A learner of the user's own returns something else than curves of its own, one number for each replicate."""
 
 
 def batch_of(images: learners.ImageTable, stack: StackedDatapoints, start: int, stop: int) -> learners.Batch:
@@ -23,6 +41,28 @@ def score(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """For each datapoint, whether it is misclassified (0 or 1) and its cross-entropy: float64 [R, B] each."""
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
     return (logits.argmax(-1) != y).double(), loss.view_as(y).double()
+
+
+def check_diagnostics(returned: object, learner: learners.Learner) -> None:
+    """Check what `Learner.update` returned: it must not replace a measurement, and each curve must be one.
+
+    Raises:
+        DiagnosticsError: one line.
+    """
+    where, replicates = f"{type(learner).__name__}.update", learner.setting.replicates
+    if not isinstance(returned, Mapping):
+        got = type(returned).__name__
+        raise DiagnosticsError(f"{where} must return a mapping from names to curves, {{}} if it has none (got {got})")
+    for name, values in returned.items():
+        if name in MEASURED or str(name).startswith(_OTHER_SECTIONS):
+            raise DiagnosticsError(f"{where}: a diagnostic must have another name than what is measured (got {name})")
+        if not isinstance(name, str) or len(name) > 200 or not _NAME.fullmatch(name):
+            rule = "the name of a diagnostic must have letters, digits, and _ - . : / or spaces between them"
+            raise DiagnosticsError(f"{where}: {rule}, at most 200 (got {name!a})")
+        if not isinstance(values, Tensor) or tuple(values.shape) != (replicates,):
+            got = str(list(values.shape)) if isinstance(values, Tensor) else type(values).__name__
+            rule = f"must be a tensor with one number for each of {replicates} seeds, [{replicates}]"
+            raise DiagnosticsError(f"{where}: {name} {rule} (got {got})")
 
 
 def mean_of_parts(parts: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ from learners import checkpoint
 from learners.networks import build, determinism
 from learners.networks import network as networks
 from orchestrator.errors import OrchestratorError
-from orchestrator.protocol.batches import batch_of, mean_of_parts, padded, score, slice_of_curves
+from orchestrator.protocol.batches import batch_of, check_diagnostics, mean_of_parts, padded, score, slice_of_curves
 from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.source import StoreSource, StreamShape, StreamSource
 from orchestrator.system import hardware
@@ -225,6 +225,7 @@ class OnlineProtocol:
         error, loss = score(self.learner.predict(batch.x), batch.y)
         measured = {"online_error": error.mean(1), "online_loss": loss.mean(1)}
         diagnostics = self.learner.update(batch)
+        check_diagnostics(diagnostics, self.learner)
         self._position += len(batch)
         return {**measured, **transfer, **diagnostics}
 

@@ -217,6 +217,7 @@ def test_a_network_that_cannot_train_on_one_datapoint(
 @dataclass(frozen=True)
 class Options:
     at: str = documented("update", "when the state becomes one of numpy's: never, fresh, update")
+    curve: str = documented("loss", "the name of its curve")
 
 
 class Counting(ModelLearner):
@@ -233,7 +234,14 @@ class Counting(ModelLearner):
     def update(self, batch: Batch) -> dict[str, torch.Tensor]:
         if self.options.at == "update":
             self.counts += np.float64(len(batch))
-        return {"loss": self.model.learn(batch)}
+        return {self.options.curve: self.model.learn(batch)}
+
+
+def test_the_curves_of_a_learner_of_the_users_own_are_tried(store: TaskStore) -> None:
+    """A curve named like a measurement replaced it: the sweep compared what the learner said of itself."""
+    (line,) = faults(store, learners=[{"name": __name__, "at": "never", "curve": "online_error"}])
+    rule = "Counting.update: a diagnostic must have another name than what is measured (got online_error)"
+    assert line == f"s.yaml: learners[0].name: must return curves of its own: {rule} (got {__name__})"
 
 
 def test_the_state_of_a_learner_of_the_users_own_is_tried(store: TaskStore) -> None:

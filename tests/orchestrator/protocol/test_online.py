@@ -98,6 +98,7 @@ class Recorder(learners.Learner):
         super().__init__(None, learners.Setting(network, seeds, 10, 3, store.classes, images))
         self.calls: list[tuple[str, Any]] = []
         self.bad_at: tuple[int, int] | None = None
+        self.returned: Any = None
 
     def predict(self, x: Tensor) -> Tensor:
         self.calls.append(("predict", tuple(x.shape)))
@@ -109,6 +110,8 @@ class Recorder(learners.Learner):
         assert set(vars(batch)) == {"x", "y", "ids"}  # no task
         done = sum(name == "update" for name, _ in self.calls)
         self.calls.append(("update", batch.ids.clone()))
+        if self.returned is not None:
+            return self.returned  # type: ignore[no-any-return]
         number = torch.ones(len(self.setting.seeds))
         if self.bad_at is not None and self.bad_at[0] == done:
             number[self.bad_at[1]] = float("inf")
@@ -141,6 +144,27 @@ def test_order_of_calls_with_boundaries(store: TaskStore) -> None:
     # Tasks of 25 in batches of 10: the first ends inside batch 3, which is learned in two parts.
     enter = ["begin_task", "predict"]  # the task's validation set, for forward transfer
     assert names == [*enter, *batch * 3, *over] * 3
+
+
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        ({"online_error": torch.zeros(3)}, ": a diagnostic must have another name than what is measured (got online_error)"),
+        ({"cumulative_error": torch.zeros(3)}, ": a diagnostic must have another name than what is measured (got cumulative_error)"),
+        ({"hyper/K": torch.zeros(3)}, ": a diagnostic must have another name than what is measured (got hyper/K)"),
+        ({"loss (mean)": torch.zeros(3)}, ": the name of a diagnostic must have letters, digits, and _ - . : / or spaces between them, at most 200 (got 'loss (mean)')"),
+        ({"loss": torch.tensor(0.5)}, ": loss must be a tensor with one number for each of 3 seeds, [3] (got [])"),
+        ({"loss": 0.5}, ": loss must be a tensor with one number for each of 3 seeds, [3] (got float)"),
+        ("loss", " must return a mapping from names to curves, {} if it has none (got str)"),
+    ],
+)  # fmt: skip
+def test_what_a_learner_returns_must_be_curves_of_its_own(store: TaskStore, returned: object, line: str) -> None:
+    """A curve named like a measurement replaced it, and a name that MLflow refuses ended the sweep's tracking."""
+    learner, run = run_of_recorder(store, boundaries=False)
+    learner.returned = returned
+    with pytest.raises(OrchestratorError) as caught:
+        run.advance(1)
+    assert caught.value.faults == (f"Recorder.update{line}",)
 
 
 def test_a_learner_without_boundaries_is_not_informed_of_tasks(store: TaskStore) -> None:

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from orchestrator.protocol.batches import MEASURED
 from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.objectives import ObjectiveMetric
-from orchestrator.tracking.points import Bounds, Point, configuration_points, seed_points
+from orchestrator.tracking.points import _OF_EVERY_LEARNER, Bounds, Point, configuration_points, seed_points
 from tests.orchestrator import synthetic_sweep as synthetic
 
 BATCHES = 12
@@ -17,6 +18,10 @@ def curves(total: int = BATCHES, **by_batch: list[float]) -> Curves:
     chunks = {"batches": np.array([5, BATCHES]), "time_ms": np.array([100, 200])}
     arrays = {name: np.array([values]) for name, values in by_batch.items()}
     return Curves([0], 0, arrays, {}, chunks, total_batches=total, total_tasks=2)
+
+
+def test_no_diagnostic_has_the_name_of_a_metric() -> None:
+    assert MEASURED == _OF_EVERY_LEARNER
 
 
 def at(steps: dict[int, float]) -> list[float]:
