@@ -3,7 +3,9 @@
 What a stream gives is in `streams`; what a trial does is in `orchestrator.protocol.online`.
 """
 
+import copy
 import os
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,7 +27,7 @@ from orchestrator.protocol.objectives import STANDARD, ObjectiveError
 from orchestrator.protocol.source import StackedDatapoints, StreamShape, StreamSource
 from orchestrator.search.population.decisions import fitness
 from orchestrator.search.population.segments import LostStateError, Segment
-from orchestrator.storage import chunk_files, retention
+from orchestrator.storage import atomic, chunk_files, retention
 from orchestrator.storage.mirror import TrialCopy
 from orchestrator.storage.trial_files import TrialFiles
 from orchestrator.storage.trial_log import note_machine
@@ -99,6 +101,24 @@ class NotBuiltError(OrchestratorError):
     """A learner refuses its options or its stream while it is built."""
 
 
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Errors that cannot be copied, such as one of a user's own class, are raised as `RuntimeError`.
+
+    Tune copies an error, and Ray sends it to the driver: the trial would fail with the error of copying it.
+    """
+    try:
+        yield
+    except Exception as error:
+        try:
+            copy.copy(error)
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # a class with other arguments than its text, or one inside a function
+            text = f"{type(error).__name__}: {atomic.reason(error)}"
+            raise RuntimeError(text).with_traceback(error.__traceback__) from None  # a cause would be copied, too
+        raise
+
+
 class LearnerActor(tune.Trainable):  # type: ignore[misc]
     """A pack of trials, mostly one: configurations on a stack of seeds, each resumed from its newest chunk file.
 
@@ -120,6 +140,10 @@ class LearnerActor(tune.Trainable):  # type: ignore[misc]
 
     def step(self) -> dict[str, Any]:
         """Learn a chunk, save it, and return the results of the trials."""
+        with _readable_errors():
+            return self._step()
+
+    def _step(self) -> dict[str, Any]:
         check_node_stays()
         if not self._started:
             try:

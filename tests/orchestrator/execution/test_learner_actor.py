@@ -4,6 +4,7 @@ The tests of whole sweeps cover the rest.
 """
 
 import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,30 @@ def started(
         objective=objective, start=None if start is None else str(start),
     )  # fmt: skip
     return LearnerActor(spec.to_tune())
+
+
+class OwnError(Exception):
+    """An error of a user's, which cannot be copied: its class takes other arguments than its text."""
+
+    def __init__(self, unit: int, value: float) -> None:
+        super().__init__(f"unit {unit} has {value}")
+
+
+def test_an_error_that_cannot_be_copied_is_replaced_by_one_that_can(
+    tmp_path: Path, store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial was reported as failed with "__init__() missing 1 required positional argument"."""
+    actor = started(tmp_path / "trial", store, ObjectiveMetric(), monkeypatch)
+    actor.step()
+
+    def fail(batches: int) -> None:
+        raise OwnError(3, 0.5)
+
+    monkeypatch.setattr(actor._pack, "advance", fail)
+    with pytest.raises(RuntimeError, match=r"^OwnError: unit 3 has 0\.5$") as caught:
+        actor.train()  # as Tune calls it
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    actor.stop()
 
 
 def test_an_actor_starts_from_a_checkpoint_and_refuses_one_that_does_not_fit(
