@@ -38,6 +38,11 @@ def list_source(data: str | None, columns: Columns, given_split: bool = True, ne
     if columns.tasks and not nested_classes:
         listing = list_source(data, columns, given_split, True)
         if listing.tasks is None and listing.order is None:
+            named = {"task_column": columns.task, "order_column": columns.order}
+            if faults := [
+                fault(root, f"has no columns, of which {key} names one", name) for key, name in named.items() if name
+            ]:
+                raise SourceError(*faults)
             listing = with_tasks(listing, root)
         return listing
     if root.is_file():

@@ -883,6 +883,9 @@ def test_folders_give_the_tasks(tmp_path: Path) -> None:
     )
     with pytest.raises(SourceError, match="must hold a folder per task, with a folder per class in each"):
         tasks_of(write_plain_folder(tmp_path / "flat")).collect()
+    with pytest.raises(SourceError) as error:  # it was taken for the order of the files' names
+        tasks_of(data, order_column="time").collect()
+    assert error.value.faults == (f"{data}: has no columns, of which order_column names one (got time)",)
 
 
 def test_a_column_of_times_gives_the_order_and_is_cut_into_tasks(tmp_path: Path) -> None:
