@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -135,7 +136,7 @@ def _list_options(entry: Mapping[str, Any]) -> set[str]:
     """The options of a learner that take a list."""
     from learners import registry  # imports torch
 
-    with suppress(ValueError, TypeError):  # a wrong name, or none, is a fault later
+    with suppress(Exception):  # a wrong name or none, or a class without options, is a fault later
         model = model_of(registry.learner_class(entry.get("name")).options_class)
         return {key for key, item in model.model_fields.items() if _takes_list(item.annotation)}
     return set()
@@ -207,9 +208,16 @@ def _learner(
     name = entry.pop("name", None)
     if isinstance(name, str) and "." in name:  # a module of the user's own
         try:
-            registry.learner_class(name)
+            own = registry.learner_class(name)
         except ValueError as error:
             faults.add("name", str(error))
+            return None
+        try:
+            model_of(own.options_class)
+        except Exception as error:  # there is none, it is no dataclass, or pydantic does not know a type
+            reason = " ".join(str(error).split())
+            rule = "must have an options_class, a dataclass of numbers, text, true or false, and lists of these"
+            faults.add("name", f"{rule} ({reason:.200})", name)
             return None
     elif _named(name, {name: name for name in registry.names()}, faults) is None:
         return None
@@ -291,7 +299,21 @@ def _own_network(options: dict[str, Any], faults: Faults) -> str | None:
     except (ValueError, TypeError) as error:
         faults.add("", f"class {path}: {error}", remedy="it is called with image_shape, classes and the options")
         return None
-    return None if initial is None else build.described({"class": path, **options, **asdict(initial)})
+    wrong = {key: value for key, value in options.items() if not _is_plain(value)}
+    for key, value in wrong.items():
+        faults.add(key, "must be a number, text, true or false, a list or a mapping", repr(value))
+    if initial is None or wrong:
+        return None
+    return build.described({"class": path, **options, **asdict(initial)})
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the description of a network can hold a value, such as none of YAML's dates."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _check_values(value: Any, faults: Faults, depth: int = 0) -> None:

@@ -1,11 +1,13 @@
 """All faults of a sweep are reported together, each with file, dotted key, rule, value and remedy."""
 
+import datetime
 import math
 import tracemalloc
 import unicodedata
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -117,6 +119,44 @@ def test_one_fault_is_one_line(change: dict[str, object], expected: str | None) 
     assert lines[0].startswith("mine.yaml: ")
     if expected is not None:
         assert lines == [expected]
+
+
+@pytest.mark.parametrize("value", [datetime.date(2024, 1, 31), {1, 2}, int])
+def test_an_option_of_a_network_that_no_description_holds_is_refused(value: object) -> None:
+    """A date is what YAML reads in 2024-01-31; it ended in a traceback."""
+    (line,) = faults(GOOD | {"network": {"class": f"{__name__}.OwnNetwork", "since": value}})
+    rule = "network.since: must be a number, text, true or false, a list or a mapping"
+    assert line == f"mine.yaml: {rule} (got {value!r})"
+
+
+class OwnNetwork(torch.nn.Module):
+    """A network with an option."""
+
+    def __init__(self, image_shape: tuple[int, ...], classes: int, since: object = None) -> None:
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("", "type object 'L' has no attribute 'options_class'"),
+        ("    options_class = dict", "must be called with a dataclass type or instance"),
+    ],
+)
+def test_a_learner_without_a_class_of_options_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str, reason: str
+) -> None:
+    package = tmp_path / f"without_options_{len(options)}"
+    package.mkdir()
+    (package / "learner.py").write_text(
+        "from learners.base import Learner\n\nclass L(Learner):\n    state_fields = ()\n"
+        f"{options}\n    def predict(self, x): ...\n    def update(self, batch): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"{package.name}.learner"
+    (line,) = faults(GOOD | {"learners": [{"name": name, "alpha": [1, 2]}]})
+    rule = "must have an options_class, a dataclass of numbers, text, true or false, and lists of these"
+    assert line == f"mine.yaml: learners[0].name: {rule} ({reason}) (got {name})"
 
 
 def test_a_grid_over_an_unknown_key_is_refused() -> None:
