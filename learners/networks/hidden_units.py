@@ -76,6 +76,8 @@ def _units(module: nn.Module, layer: HiddenLayer) -> int:
     for name in (layer.incoming, layer.outgoing):
         if not isinstance(parts.get(name), kinds):
             raise ValueError(f"hidden_layers: {name} must be a linear layer or a convolution of the network")
+        if not module.get_parameter(f"{name}.weight").requires_grad:
+            raise ValueError(f"hidden_layers: {name} must have weights that are trained")
     incoming, outgoing = (module.get_parameter(f"{name}.weight") for name in (layer.incoming, layer.outgoing))
     units, inputs = len(incoming), outgoing.shape[1]
     if inputs % units or (outgoing.dim() > 2 and inputs != units):

@@ -135,10 +135,15 @@ class AutogradEmbeddingPass(EmbeddingPass):
         return gradient
 
 
+_NEW_PROCESS = 67280421310721
+"""The seed of PyTorch's generator in a new process."""
+
+
 class Network:
     """R copies of one module, as functions of flat parameters phi [R, P] and batch-norm statistics [R, S].
 
-    The statistics are all buffers of floats. Other buffers must be constant.
+    The statistics are all buffers of floats, and parameters that the module does not train (`requires_grad=False`),
+    which stay as they are. Other buffers must be constant, and are the same for all seeds.
 
     Attributes:
         features: number of features F; 0 if the module is not an `EmbeddingNet`.
@@ -156,13 +161,15 @@ class Network:
     ) -> None:
         self._make, self._init = make, init
         self.device, self.dtype = torch.device(device), dtype
-        with torch.random.fork_rng(devices=[]):  # constructing a module draws weights from the global generator
+        with torch.random.fork_rng(devices=[]):  # constructing a module draws from the global generator
+            torch.manual_seed(_NEW_PROCESS)  # constants that are drawn, such as permutations, are those of any process
             self.module = make().to(self.device, dtype)
         for module in self.module.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.num_batches_tracked = None  # an unused counter that vmap cannot stack
-        self._parameters = {name: p.shape for name, p in self.module.named_parameters()}
-        self._statistics = {name: b.shape for name, b in self.module.named_buffers() if b.is_floating_point()}
+        self._parameters = {name: p.shape for name, p in self.module.named_parameters() if p.requires_grad}
+        self._statistics = {name: p.shape for name, p in self.module.named_parameters() if not p.requires_grad}
+        self._statistics |= {name: b.shape for name, b in self.module.named_buffers() if b.is_floating_point()}
         self.features = self.module.features if isinstance(self.module, EmbeddingNet) else 0
         self.hidden_layers = self.module.hidden_layers if isinstance(self.module, EmbeddingNet) else ()
         self.gradient_evaluations = 0
@@ -176,8 +183,9 @@ class Network:
                 torch.manual_seed(torch_seed(seed, purpose))
                 module = self._make()
                 initialise(module, self._init)
-            phi.append(_flatten(dict(module.named_parameters()), self._parameters))
-            statistics.append(_flatten(dict(module.named_buffers()), self._statistics))
+            tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            phi.append(_flatten(tensors, self._parameters))
+            statistics.append(_flatten(tensors, self._statistics))
         return torch.stack(phi).to(self.device, self.dtype), torch.stack(statistics).to(self.device, self.dtype)
 
     def logits(self, phi: Tensor, statistics: Tensor, x: Tensor) -> Tensor:
@@ -226,11 +234,11 @@ class Network:
         return parameters["head.weight"], parameters["head.bias"]
 
     def named_parameters(self, phi: Tensor) -> dict[str, Tensor]:
-        """The module's parameters by name, each [R, …], as views into phi [R, P]."""
+        """The module's trained parameters by name, each [R, …], as views into phi [R, P]."""
         return _unflatten(phi, self._parameters)
 
     def named_statistics(self, statistics: Tensor) -> dict[str, Tensor]:
-        """The module's buffers of floats by name, each [R, …], as views into statistics [R, S]."""
+        """The module's statistics by name, each [R, …], as views into statistics [R, S]."""
         return _unflatten(statistics, self._statistics)
 
     def _forward(

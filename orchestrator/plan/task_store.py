@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,9 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
         logits = network.logits(phi, statistics, x)
         if logits.shape != (1, 2, store.classes):
             raise ValueError(f"must return [B, {store.classes}] for B datapoints (got {list(logits.shape[1:])} for 2)")
+        constants = {name: b.clone() for name, b in network.module.named_buffers() if not b.is_floating_point()}
         network.training_pass(phi, statistics, x, cross_entropy(y), twice=True).hessian_vector_product(phi)
+        _check_constants(network.module, constants)
     except Exception as error:  # a user's module may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         faults.add("network", f"must be a network that can be trained ({reason})", sweep.network)
@@ -96,6 +99,8 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
         if kind.needs_features and not network.features:
             rule = "needs features, which the network has not"
             of_learner.add("name", rule, spec.name, "make it a subclass of EmbeddingNet")
+        elif kind.needs_features and (reason := _feature_fault(network, phi, statistics, x)):
+            of_learner.add("name", f"needs features ({reason})", spec.name, "see docs/adding-a-network.md")
         elif kind.needs_hidden_layers:
             try:
                 if not HiddenUnits(network).count:
@@ -115,6 +120,29 @@ def _check_norms(module: nn.Module) -> None:
     for name, norm in module.named_modules():
         if isinstance(norm, _NormBase) and norm.track_running_stats and norm.momentum is None:
             raise ValueError(f"{name}: momentum of {type(norm).__name__} must be a number, got None")
+
+
+def _check_constants(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Refuse a network that changes a buffer of whole numbers, such as a counter, which no state holds.
+
+    Raises:
+        ValueError: of the first such buffer.
+    """
+    import torch
+
+    for name, buffer in module.named_buffers():
+        if name in before and not torch.equal(buffer, before[name]):
+            raise ValueError(f"{name}: a buffer must be of floats if the network changes it, got {buffer.dtype}")
+
+
+def _feature_fault(network: Network, phi: Tensor, statistics: Tensor, x: Tensor) -> str:
+    """Why a network's features are none; empty if they are as many as it says."""
+    try:
+        shape = list(network.embed(phi, statistics, x).shape[1:])
+    except Exception as error:  # a user's module may raise anything
+        return " ".join(str(error).split()) or type(error).__name__
+    rule = f"embed must return [B, {network.features}] for B datapoints, as many as its attribute features"
+    return "" if shape == [x.shape[1], network.features] else f"{rule}, got {shape} for {x.shape[1]}"
 
 
 def _check_states(sweep: Sweep, store: TaskStore, faults: Faults) -> None:

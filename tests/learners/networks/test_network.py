@@ -235,3 +235,48 @@ def test_a_user_defined_network_must_define_embed() -> None:
 
     with pytest.raises(TypeError, match="Empty must define embed"):
         Empty()(torch.zeros(1))
+
+
+class Drawn(nn.Module):
+    """A network of one's own with constants that are drawn, and a layer that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.randperm(48)[:20])
+        self.mask = torch.rand(20) > 0.5
+        self.first, self.second = nn.Linear(20, 5), nn.Linear(5, CLASSES)
+        self.first.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = self.get_buffer("places")
+        return self.second(self.first(x.flatten(1)[:, places] * self.mask).tanh())
+
+
+def test_constants_that_are_drawn_do_not_depend_on_the_process() -> None:
+    """A checkpoint predicted with another permutation where the process had drawn numbers before."""
+    x = torch.rand(2, N, 3, 4, 4)
+    logits = []
+    for _ in range(2):
+        torch.rand(7)
+        net = Network(Drawn)
+        logits.append(net.logits(*net.initial([0, 1]), x))
+    assert torch.equal(*logits)
+
+
+def test_parameters_that_are_not_trained_stay_as_they_are() -> None:
+    """They were trained like all others."""
+    net = Network(Drawn)
+    phi, statistics = net.initial([3])
+    assert sorted(net.named_parameters(phi)) == ["second.bias", "second.weight"]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(3, "network"))
+        module = Drawn()
+    assert torch.equal(net.named_statistics(statistics)["first.weight"][0], module.first.weight)
+    x, y = torch.rand(1, N, 3, 4, 4), torch.zeros(1, N, dtype=torch.int64)
+    step = net.training_pass(phi, statistics, x, cross_entropy(y), twice=True)
+    assert torch.equal(step.statistics, statistics)
+    assert step.gradient.shape == phi.shape and (step.gradient != 0).any()
+    assert step.hessian_vector_product(phi).shape == phi.shape
+    module.mask = net.module.mask
+    module.register_buffer("places", net.module.get_buffer("places"))
+    torch.testing.assert_close(net.logits(phi, statistics, x)[0], module(x[0]))

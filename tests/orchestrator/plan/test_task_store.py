@@ -163,6 +163,35 @@ class Misnamed(EmbeddingNet):
         return self.first(x.flatten(1)).relu()
 
 
+class Counted(Misnamed):
+    """A network that counts its passes in whole numbers, and has other features than it says."""
+
+    def __init__(self, image_shape: tuple[int, int, int], classes: int, counts: bool = True) -> None:
+        super().__init__(image_shape, classes, named=False)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.counts, self.features = counts, 5
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        if self.counts:
+            self.get_buffer("passes").add_(1)
+        return super().embed(x)
+
+
+def test_a_buffer_of_whole_numbers_that_changes_is_refused(store: TaskStore) -> None:
+    """No state holds it, so that a resumed trial counted from 0."""
+    (line,) = faults(store, network={"class": f"{__name__}.Counted"})
+    reason = "passes: a buffer must be of floats if the network changes it, got torch.int64"
+    assert line.startswith(f"s.yaml: network: must be a network that can be trained ({reason})")
+
+
+def test_features_of_another_number_than_the_network_says_are_refused(store: TaskStore) -> None:
+    """MOCA ended in a traceback in each trial."""
+    network = {"class": f"{__name__}.Counted", "counts": False}
+    (line,) = faults(store, network=network, learners=[{"name": "online"}, {"name": "moca"}])
+    rule = "embed must return [B, 5] for B datapoints, as many as its attribute features, got [2, 4] for 2"
+    assert line == f"s.yaml: learners[1].name: needs features ({rule}) (got moca); see docs/adding-a-network.md"
+
+
 def test_batch_norm_whose_statistics_would_never_move_is_refused(store: TaskStore) -> None:
     (line,) = faults(store, network={"class": f"{__name__}.Normed"})
     reason = "norm: momentum of BatchNorm1d must be a number, got None"
