@@ -15,6 +15,8 @@ from learners.base import Learner, Setting
 from learners.networks import build, determinism
 
 FORMAT = 1
+NAME_IT = "name it only if you trust it: --learner-module"
+"""The remedy for a module that is not named, of the commands that take one."""
 _LIMITS = {"classes": 100_000, "batch_size": 100_000, "batches_per_task": 10**9}
 """The largest numbers of a file that are believed before anything is allocated."""
 
@@ -271,11 +273,13 @@ def _check(content: dict[str, Any], modules: Collection[str]) -> None:
     name = content["learner"]
     if name not in registry.names() and name not in modules:
         rule = f"learner must be one of {', '.join(registry.names())}, or a module that you name"
-        raise ValueError(f"{rule} (got {name!r:.100}); name it only if you trust it: --learner-module")
+        if "." in str(name):  # commands show the start of a long line
+            rule = "the learner's module must be one that you name"
+        raise ValueError(f"{rule} (got {name!r:.100}); {NAME_IT}")
     network = build.read(content["network"])
     if "class" in network and str(network["class"]).rpartition(".")[0] not in modules:
         rule = "the module of the network's class must be one that you name"
-        raise ValueError(f"{rule} (got {network['class']!r:.100}); name it only if you trust it: --learner-module")
+        raise ValueError(f"{rule} (got {network['class']!r:.100}); {NAME_IT}")
     for key, limit in _LIMITS.items():
         value = content[key]
         if not isinstance(value, int) or not 1 <= value <= limit:

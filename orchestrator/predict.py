@@ -157,7 +157,8 @@ def _read_checkpoint(path: Path, name: str, modules: Sequence[str]) -> SavedLear
     except OSError as error:
         raise OrchestratorError(fault(name, "", f"must be a readable checkpoint ({error.strerror})")) from error
     except ValueError as error:  # names the path, which is that of a temporary copy
-        raise OrchestratorError(fault(name, "", first_line(error).removeprefix(f"{path}: "))) from error
+        line = first_line(ValueError(str(error).removeprefix(f"{path}: ")))
+        raise OrchestratorError(fault(name, "", line)) from error
 
 
 def _predictor(saved: Sequence[SavedLearner], seed: int | None = None) -> Predictor:

@@ -56,7 +56,9 @@ def _with_start(sweep: Sweep, spec: LearnerSpec, faults: Faults) -> LearnerSpec:
     except OSError as error:
         faults.add("start", f"must be a readable checkpoint ({error.strerror})", source)
     except ValueError as error:  # names the path, which may be that of a copy
-        faults.add("start", first_line(error).removeprefix(f"{path}: "), source)
+        remedy = "a learner of your own starts only entries of itself"  # no other entry may import its module
+        line = str(error).removeprefix(f"{path}: ").replace(checkpoint.NAME_IT, remedy)
+        faults.add("start", first_line(ValueError(line)), source)
     except UserError as error:
         faults.add("start", "; ".join(error.faults), source)
     else:

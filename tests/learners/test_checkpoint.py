@@ -232,7 +232,8 @@ def test_a_file_does_not_decide_which_module_is_imported(
     monkeypatch.syspath_prepend(tmp_path)
     torch.save(torch.load(saved) | {"learner": "of_a_stranger.learner"}, saved)
     with pytest.raises(
-        ValueError, match=r"or a module that you name \(got 'of_a_stranger\.learner'\); name it only if"
+        ValueError,
+        match=r"the learner's module must be one that you name \(got 'of_a_stranger\.learner'\); name it only if",
     ):
         checkpoint.load(saved, modules=["another.module"])
     assert "of_a_stranger" not in sys.modules

@@ -115,5 +115,10 @@ def test_what_is_no_checkpoint_for_the_learner_is_one_line_each(path: Path, tmp_
         f"configuration: learners[0].start: tfs cannot start from the weights of a learner (got {path}); leave it out",
         "configuration: learners[1].start: must be a checkpoint file that ends in .pt, or the id of a run (got 3)",
     )
+    torch.save(torch.load(path, weights_only=True) | {"learner": "own.learner"}, tmp_path / "own.pt")
+    with pytest.raises(ConfigError) as caught:
+        checked_sweep(document(str(tmp_path / "own.pt")), (), None)
+    remedy = f"a learner of your own starts only entries of itself) (got {tmp_path}/own.pt)"  # not an option of predict
+    assert caught.value.faults[0].endswith(f"(got 'own.learner'); {remedy}")
     with pytest.raises(ConfigError, match="storage: must be a folder where a learner has a start"):
         checked_sweep(document(str(path), storage="s3://bucket/results"), (), None)
