@@ -35,6 +35,20 @@ def test_decisions_are_those_of_ray(seed: int) -> None:
     assert 10 < stopped < 30
 
 
+def test_rungs_begin_at_the_first_batch_at_the_earliest_and_are_before_the_end() -> None:
+    assert Asha(5, 2, 41).rungs == (5, 10, 20, 40)
+    assert Asha(5, 2, 40).rungs == (5, 10, 20)
+    assert Asha(0, 3, 10).rungs == (1, 3, 9)
+    assert Asha(5, 2, 5).rungs == ()
+
+
+def test_trials_that_report_together_are_judged_together() -> None:
+    """With η = 2 the limit of each is the median of the two others, and a trial at its limit continues."""
+    asha = Asha(4, 2, 100)
+    assert asha.stopped(4, {"a": 0.5, "b": 0.375, "c": 0.25}) == {"a"}  # limits 0.3125, 0.375, 0.4375
+    assert asha.stopped(3, {"d": 9.0}) == set()
+
+
 def test_the_first_trial_at_a_rung_continues_and_a_worse_one_stops() -> None:
     asha = Asha(4, 2, 100)
     assert not asha.should_stop("a", 3, 0.9)  # no rung yet
@@ -44,7 +58,7 @@ def test_the_first_trial_at_a_rung_continues_and_a_worse_one_stops() -> None:
     assert not asha.should_stop("a", 5, 9.0)  # it was judged at that rung
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_not_finite_stops_and_outranks_no_trial(value: float) -> None:
     asha = Asha(4, 2, 100)
     assert asha.should_stop("diverged", 4, value)

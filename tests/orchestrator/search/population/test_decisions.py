@@ -31,6 +31,8 @@ def test_the_worst_quarter_copies_the_best() -> None:
     assert copies.keys() == {"g", "h"}
     assert set(copies.values()) <= {"a", "b"}
     assert decided(eight, PbtOptions(resample=0, quantile=0.5)).keys() == set("efgh")
+    seven = {key: eight[key] for key in "abcdefg"}
+    assert decided(seven) == {"g": "a"}  # a quarter of seven, rounded down
 
 
 def test_each_of_the_best_is_copied() -> None:
@@ -84,6 +86,14 @@ def test_a_choice_moves_to_a_neighbour() -> None:
     rng = np.random.default_rng(0)
     assert {explore({"alpha1": 0.01}, space, STEPS, rng)["alpha1"] for _ in range(50)} == {0.001, 0.1}
     assert {explore({"alpha1": 0.1}, space, STEPS, rng)["alpha1"] for _ in range(50)} == {0.01, 0.1}
+    assert {explore({"alpha1": 0.001}, space, STEPS, rng)["alpha1"] for _ in range(50)} == {0.001, 0.01}
+
+
+def test_values_do_not_depend_on_the_order_of_the_options() -> None:
+    values, order = {"alpha1": 0.01, "beta1": 0.5}, dict(reversed(SPACES.items()))
+    for seed in range(10):
+        first, second = (explore(values, spaces, STEPS, np.random.default_rng(seed)) for spaces in (SPACES, order))
+        assert first == second
 
 
 def test_the_share_that_is_drawn_again() -> None:
@@ -107,6 +117,14 @@ def test_fitness_is_of_one_generation_alone() -> None:
     assert fitness(curves(), "validation_error", 4, 8) == pytest.approx((0.3 + 0.2 + 0.4 + 0.3) / 4)
     assert fitness(curves(), "online_error", 4, 6) == pytest.approx((0.4 + 0.3 + 0.5 + 0.4) / 4)
     assert fitness(curves(), "cumulative_error", 4, 5) == pytest.approx(0.45)  # no task ends there: the online error
+    # From batch 1, at which the first task ended, to batch 3, at which the second one ends.
+    assert fitness(curves(), "cumulative_error", 1, 3) == pytest.approx((0.5 + 0.6) / 2)
+
+
+def test_fitness_is_the_online_error_if_one_seed_has_ended_no_task() -> None:
+    part = curves()
+    part.evaluations = {name: column[part.evaluations["seed"] == 0] for name, column in part.evaluations.items()}
+    assert fitness(part, "cumulative_error", 4, 6) == pytest.approx((0.4 + 0.3 + 0.5 + 0.4) / 4)
 
 
 def test_fitness_of_a_generation_in_which_a_seed_diverged() -> None:
