@@ -223,6 +223,24 @@ def test_a_diagnostic_that_starts_late_and_the_first_divergence():
     assert curves.diverged == [7, 6]
 
 
+def test_a_seed_has_diverged_where_its_error_or_loss_is_not_finite_or_a_diagnostic_is_infinite():
+    curves = two_seeds()
+    curves.by_batch["norm"] = np.ones((2, 6))
+    curves.by_batch["norm"][:, 1] = NAN  # a diagnostic need not exist for every batch
+    assert [metrics.diverged_at(curves, seed) for seed in (0, 1)] == [-1, -1]
+    curves.by_batch["norm"][1, 5] = math.inf
+    assert [metrics.diverged_at(curves, seed) for seed in (0, 1)] == [-1, 5]
+    for name in ("online_error", "online_loss"):
+        curves.by_batch[name] = np.ones((2, 6))
+        curves.by_batch[name][0, 2] = NAN
+        assert [metrics.diverged_at(curves, seed) for seed in (0, 1)] == [2, 5]
+        curves.by_batch[name][0, 2] = 1
+    curves.by_batch["online_loss"][0, 0] = math.inf
+    assert metrics.diverged_at(curves, 0) == 0
+    curves.diverged = [4, 0]
+    assert [metrics.diverged_at(curves, seed) for seed in (0, 1)] == [4, 0]
+
+
 def test_objectives_of_seeds_whose_tasks_end_at_different_batches():
     curves = two_seeds()  # seed 7 was evaluated after batches 1, 3 and 5, seed 9 after 2 and 5
     values = {

@@ -100,6 +100,20 @@ def test_there_is_no_value_before_one_exists() -> None:
     assert ObjectiveMetric("points_to", error=0.5)(measured, 0) is None
 
 
+def test_batches_of_a_task_that_has_not_ended_are_in_no_mean_over_the_last_tasks() -> None:
+    values = ObjectiveMetric("online_error", last=1)(curves(), 5)
+    assert values is not None
+    np.testing.assert_allclose(values, [0.4, 0.85])
+
+
+def test_what_was_not_measured_has_no_value() -> None:
+    measured = curves()
+    del measured.by_batch["forward_transfer"]
+    measured.chunks = {}
+    for objective in (ObjectiveMetric("forward_transfer", "max"), ObjectiveMetric("seconds")):
+        assert objective(measured) is None and objective.by_chunk(measured) == []
+
+
 def test_a_seed_that_diverged_has_nan() -> None:
     measured = curves()
     measured.diverged = [-1, 4]
@@ -113,6 +127,10 @@ def test_names_and_signs() -> None:
     assert [ObjectiveMetric.of({"metric": metric}, 10).is_standard for metric in objectives.STANDARD] == [True] * 3
     one = ObjectiveMetric.of({"function": "mine.of", "mode": "max"}, 10)
     assert (one.name, one.sign, one.is_standard, one.metric) == ("mine.of", -1, False, None)
+    assert ObjectiveMetric.of({"metric": "points_to", "error": 0.3}, 7) == ObjectiveMetric(
+        "points_to", error=0.3, batch_size=7
+    )
+    assert ObjectiveMetric().sign == 1
 
 
 @pytest.fixture
