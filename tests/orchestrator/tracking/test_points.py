@@ -8,7 +8,16 @@ import pytest
 from orchestrator.protocol.batches import MEASURED
 from orchestrator.protocol.curves import Curves
 from orchestrator.protocol.objectives import ObjectiveMetric
-from orchestrator.tracking.points import _OF_EVERY_LEARNER, Bounds, Point, configuration_points, seed_points
+from orchestrator.tracking.points import (
+    _OF_EVERY_LEARNER,
+    Bounds,
+    Point,
+    bounds_of,
+    configuration_points,
+    end_points,
+    final_points,
+    seed_points,
+)
 from tests.orchestrator import synthetic_sweep as synthetic
 
 BATCHES = 12
@@ -132,6 +141,70 @@ def test_points_do_not_depend_on_the_chunks(bounds: Bounds) -> None:
         assert sorted(sent) == expected, "the same numbers, bit for bit, and each once"
     if bounds.points is not None:
         assert max(len(values(expected, name)) for name in whole.by_batch) <= bounds.points
+
+
+def two_tasks() -> Curves:
+    """Two tasks of six batches; the first chunk ends one batch before the first task."""
+    stack = curves(online_error=EVERY_BATCH)
+    evaluations = {"seed": [0, 0], "task": [0, 1], "batch": [5, 11], "error": [0.25, 0.5]}
+    stack.evaluations = {name: np.array(column) for name, column in evaluations.items()}
+    stack.chunks |= {
+        "seconds": np.array([1.5, 2.5]),
+        "gradient_evaluations": np.array([100, 140]),
+        "peak_memory": np.array([3e8, 2e8]),
+        "peak_gpu_memory": np.array([math.nan, math.nan]),
+    }
+    return stack
+
+
+def test_a_point_has_the_time_of_the_chunk_that_holds_its_batch() -> None:
+    stack = two_tasks()
+    points = seed_points(stack)[0]
+    times = {point.step: point.time_ms for point in points if point.metric == "online_error"}
+    assert times == {j: 100 if j < 5 else 200 for j in range(BATCHES)}
+    assert Point("validation_error", 0, 0.25, 200) in points
+    mean = configuration_points([stack], [[]], ObjectiveMetric(), 10)
+    assert Point("validation_error", 0, 0.25, 200) in mean and Point("online_error", 4, 4.0, 100) in mean
+
+
+def test_points_at_the_end_of_a_seed() -> None:
+    """240 gradients for 120 datapoints; batches k and 6 + k are the k-th of their tasks, with the mean 3 + k."""
+    stack = two_tasks()
+    costs = {"gradient_evaluations_per_datapoint": 2.0, "seconds": 4.0, "peak_memory_mb": 300.0}
+    expected = {Point(name, 0, value, 200) for name, value in costs.items()}
+    assert set(final_points(stack, 120)) == expected
+    (points,) = end_points(stack, 120, ObjectiveMetric("online_error", last=1), 10)
+    adaptation = {Point("adaptation", 10 * k, 3.0 + k, 200) for k in range(6)}
+    assert set(points) == expected | adaptation | {Point("objective", 0, 8.5, 200)}
+    (blocks,) = end_points(stack, 120, ObjectiveMetric(), 10, Bounds(2))
+    assert values(blocks, "adaptation") == {20: 4.0, 50: 7.0} and values(blocks, "objective") == {}
+
+
+def test_costs_of_a_configuration_are_combined_from_its_stacks() -> None:
+    """Means of gradients, sums of seconds, maxima of memory; adaptation is at datapoints of a task."""
+    other = two_tasks()
+    other.chunks |= {"seconds": np.array([1.0, 1.0]), "peak_memory": np.array([1e8, 4e8])}
+    other.chunks["gradient_evaluations"] = np.array([0, 120])
+    stacks = [two_tasks(), other]
+    points = configuration_points(stacks, [final_points(each, 120) for each in stacks], ObjectiveMetric(), 10)
+    assert values(points, "gradient_evaluations_per_datapoint") == {0: 1.5}
+    assert (values(points, "seconds"), values(points, "peak_memory_mb")) == ({0: 6.0}, {0: 400.0})
+    assert values(points, "peak_gpu_memory_mb") == {}
+    assert values(points, "adaptation") == {10 * k: 3.0 + k for k in range(6)}
+
+
+def test_the_transfer_of_a_task_that_starts_in_the_batch_that_ends_another() -> None:
+    """Batch 5 ends the first task and starts the second one; the third one starts with batch 10."""
+    stack = curves(online_error=EVERY_BATCH, forward_transfer=at({0: 0.0, 5: 0.4, 10: 0.2}))
+    evaluations = {"seed": [0, 0], "task": [0, 1], "batch": [5, 9], "error": [0.25, 0.5]}
+    stack.evaluations = {name: np.array(column) for name, column in evaluations.items()}
+    stack.total_tasks = 3
+    assert values(seed_points(stack)[0], "forward_transfer") == {0: 0.0, 1: 0.4, 2: 0.2}
+
+
+def test_bounds_of_a_sweep() -> None:
+    assert bounds_of({"points": 300, "diagnostics_every": 5}) == Bounds(300, 5)
+    assert bounds_of({}) == Bounds(None, 1), "an earlier version sent every value"
 
 
 def test_a_configurations_mean_curves_are_bounded_too() -> None:
