@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from orchestrator.plan.fate import Ending
 from orchestrator.protocol.metrics import interval
 from orchestrator.report import comparison, tables
 from orchestrator.report.comparison import compare, difference, holm
@@ -242,3 +243,48 @@ def test_an_objective_by_batch_is_a_mean():
     online = pd.concat([curves({"a": {0: x, 1: x}}, "online_error", j) for j, x in enumerate((0.5, 0.1))])
     (row,) = compare(sweep_of(configuration("a", (0, 1)), objective="online_error"), online)
     assert row.objective.mean == pytest.approx(0.3) and row.objective.n == 2
+
+
+def test_a_point_by_batch_counts_for_each_batch_since_the_one_before():
+    """Blocks of four, four and one batches; the points are in no order."""
+    online = pd.concat([curves({"a": {0: x}}, "online_error", j) for j, x in ((8, 0.9), (3, 0.5), (7, 0.1))])
+    (row,) = compare(sweep_of(configuration("a", (0,)), objective="online_error"), online)
+    assert row.objective.mean == pytest.approx((4 * 0.5 + 4 * 0.1 + 0.9) / 9)
+
+
+def test_final_error_forward_transfer_and_regret_of_a_row():
+    """The last error and regret, and the mean transfer of the tasks after the first one."""
+    points = pd.concat(
+        [
+            curves({"a": {0: 0.5, 1: 0.7}}),
+            curves({"a": {0: 0.2, 1: 0.4}}, "validation_error", step=2),
+            curves({"a": {0: 0.9, 1: 0.9}}, "validation_error", step=1),
+            curves({"a": {0: 0.8, 1: 0.8}}, "forward_transfer", step=0),
+            curves({"a": {0: 0.1, 1: 0.3}}, "forward_transfer", step=1),
+            curves({"a": {0: 0.3, 1: 0.3}}, "forward_transfer", step=2),
+            curves({"a": {0: 5.0, 1: 7.0}}, "regret", step=2),
+            curves({"a": {0: 1.0, 1: 1.0}}, "regret", step=1),
+        ]
+    )
+    (row,) = compare(sweep_of(configuration("a", (0, 1))), points)
+    means = [each.mean for each in (row.final_error, row.forward_transfer, row.regret)]
+    assert means == pytest.approx([0.3, 0.25, 6.0])
+
+
+def test_an_effect_is_the_mean_over_the_standard_deviation():
+    values = np.array([0.04, 0.06, 0.05])  # standard deviation 0.01
+    assert comparison.PairedDifference(interval(values), None).effect == pytest.approx(5.0)
+
+
+def test_endings_of_seeds():
+    one = configuration("a", seeds=(0, 1, 2, 3, 4))
+    runs = (
+        replace(one.seeds[0], status="FAILED"),
+        replace(one.seeds[1], status="KILLED", stopped_at=40, diverged_at=7),
+        replace(one.seeds[2], stopped_at=40),  # it finished after it had been stopped once
+        replace(one.seeds[3], status="RUNNING"),
+    )
+    (row,) = compare(sweep_of(replace(one, seeds=runs)), curves({"a": dict.fromkeys(range(5), 0.5)}))
+    endings = {seed: fate.ending for seed, fate in row.excluded.items()}
+    assert endings == {0: Ending.FAILED, 1: Ending.DIVERGED, 3: Ending.UNFINISHED, 4: Ending.MISSING}
+    assert row.values == {2: 0.5} and row.diverged_seeds == [1] and row.missing_seeds == [0, 3, 4]
