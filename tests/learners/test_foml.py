@@ -381,3 +381,18 @@ def test_a_state_holds_the_input_of_the_oldest_step_of_the_window_only(rainbow) 
             assert torch.equal(step.new_phi, expected.new_phi) and torch.equal(step.statistics, expected.statistics)
             assert all(torch.equal(a, b) for a, b in zip(step.before[:2], expected.before[:2], strict=True))
         assert torch.equal(other.window[-1].new_phi, other.phi)
+
+
+def test_new_options_begin_with_an_empty_window(smooth) -> None:
+    """Unless the next step replaces the whole window; as many of the newest batches are lost as it holds."""
+    learner, changed = smooth.learner("foml", K=3), smooth.learner("foml", K=3, alpha1=0.01)
+    smooth.drive(learner, 0, 5)
+    state = learner.state_dict()
+    changed.load_state_dict(changed.state_for_new_options(state))
+    assert len(changed.window) == 0 and len(state["window"]) == 3
+    assert torch.equal(changed.phi, learner.phi) and torch.equal(changed.theta, learner.theta)
+    one = smooth.learner("foml", K=1)
+    smooth.drive(one, 0, 2)
+    state = one.state_dict()
+    assert len(one.state_for_new_options(state)["window"]) == 1
+    assert [each.window_length(each.options) for each in (one, learner)] == [0, 3]

@@ -30,3 +30,13 @@ def test_a_strong_pull_returns_to_the_initial_weights(smooth) -> None:
         (g,) = torch.autograd.grad(loss(network.logits(at, learner.model.statistics, batch.x)[0], batch.y[0]), at)
         learner.update(batch)
         assert torch.allclose(learner.model.phi, learner.initial - 0.1 * g, rtol=1e-12, atol=1e-14)
+
+
+def test_a_start_from_other_weights_pulls_towards_them(smooth) -> None:
+    other, learner = smooth.learner("online"), smooth.learner("l2_init", alpha1=0.1, online_optimizer="sgd")
+    smooth.drive(other, 0, 3)
+    start = other.model.phi
+    learner.start_from(other.weights())
+    distances = [each["distance"] for each in smooth.drive(learner, 3, 5)]
+    assert torch.equal(distances[-1], (learner.model.phi - start).norm(dim=1))
+    assert float(distances[-1]) > 0

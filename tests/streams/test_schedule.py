@@ -73,6 +73,7 @@ def test_markov_run_lengths_are_geometric() -> None:
 
 def test_markov_changes_to_each_other_task_equally_often() -> None:
     task = tasks_of(Markov(hazard=1.0), np.full(5, 20_000), 3)
+    assert task[0] == 0
     assert (task[1:] != task[:-1]).all()
     moves = np.bincount((task[1:] - task[:-1]) % 5, minlength=5)
     assert moves[0] == 0

@@ -30,6 +30,22 @@ def test_take_returns_ids_labels_and_images() -> None:
     assert (rows.x.reshape(2, 2) * 255).tolist() == [[7.0, 3.0], [6.0, 6.0]]
 
 
+def test_labels_are_of_the_datapoints_from_a_position_to_the_newest() -> None:
+    replay = ReplayBuffer(table(20), seeds=[0, 1])
+    replay.add(batch([[3, 4], [5, 6]], [[0, 1], [2, 3]]))
+    replay.add(batch([[7], [8]], [[4], [5]]))
+    assert replay.labels(1).tolist() == [[1, 4], [3, 5]]
+    assert replay.labels(3).tolist() == [[], []]
+
+
+def test_take_of_some_replicates() -> None:
+    replay = ReplayBuffer(table(20), seeds=[0, 1, 2])
+    replay.add(batch([[3, 4], [5, 6], [7, 8]], [[0, 1], [2, 3], [4, 5]]))
+    rows = replay.take(torch.tensor([[0, 1], [1, 1]]), slice(1, 3))
+    assert rows.ids[..., 0].tolist() == [[5, 6], [8, 8]]
+    assert rows.y.tolist() == [[2, 3], [5, 5]]
+
+
 def test_growth_keeps_the_contents() -> None:
     """More datapoints than the first allocation holds, and one addition beyond twice its size."""
     replay = ReplayBuffer(table(10), seeds=[0])

@@ -29,6 +29,13 @@ def test_restart_drops_the_remainder_but_not_the_growth() -> None:
     assert [budget.grant(10), budget.grant(10)] == [1, 1]
 
 
+def test_datapoints_that_are_skipped_count_for_the_growth_alone() -> None:
+    budget = UpdateBudget(2, batches_per_task=2, growth=4, growth_every=30)
+    assert budget.grant(10) == 1
+    budget.skip(40)
+    assert budget.grant(10) == 1 + 2 * 2  # 60 datapoints seen
+
+
 def test_a_short_batch_counts_as_one_batch_and_as_its_datapoints() -> None:
     budget = UpdateBudget(4, batches_per_task=4, growth=4, growth_every=15)
     assert [budget.grant(10), budget.grant(4), budget.grant(1)] == [1, 1, 2]
