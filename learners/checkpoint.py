@@ -107,12 +107,12 @@ def check_intact(path: Path | str) -> None:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: of a position before the file's start
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise (MemoryError if lacks_memory(error) else ValueError)(reason) from error
+        raise (MemoryError if is_out_of_memory(error) else ValueError)(reason) from error
     if damaged is not None:
         raise ValueError(f"{damaged} has a wrong checksum")
 
 
-def lacks_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether `torch.load` failed for want of memory, or for the GPU, and not because of its file."""
     text = str(error)
     return isinstance(error, MemoryError) or any(

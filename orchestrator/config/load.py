@@ -208,12 +208,12 @@ def _learner(
     name = entry.pop("name", None)
     if isinstance(name, str) and "." in name:  # a module of the user's own
         try:
-            own = registry.learner_class(name)
+            kind = registry.learner_class(name)
         except ValueError as error:
             faults.add("name", str(error))
             return None
         try:
-            model_of(own.options_class)
+            model_of(kind.options_class)
         except Exception as error:  # there is none, it is no dataclass, or pydantic does not know a type
             reason = " ".join(str(error).split())
             rule = "must have an options_class, a dataclass of numbers, text, true or false, and lists of these"

@@ -176,8 +176,8 @@ def result_sentence(rows: Sequence[ComparisonRow], objective: str) -> str:
         objective: the metric.
     """
     usable = [row for row in rows if row.usable]
-    some_lack_it = any(row.seeds_without_objective for row in rows)
-    ended = "finished with an objective for every seed" if some_lack_it else "finished with every seed"
+    incomplete = any(row.seeds_without_objective for row in rows)
+    ended = "finished with an objective for every seed" if incomplete else "finished with every seed"
     if not usable:
         return f"No configuration {ended}."
     best, *others = usable

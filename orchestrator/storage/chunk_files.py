@@ -239,13 +239,13 @@ def _first_intact(paths: list[Path], map_location: torch.device | str) -> tuple[
 def _read(path: Path, map_location: torch.device | str) -> Chunk:
     import torch
 
-    from learners.checkpoint import check_intact, lacks_memory
+    from learners.checkpoint import check_intact, is_out_of_memory
 
     try:
         check_intact(path)
         content = torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, MemoryError) as error:
-        if not lacks_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise NotLoadedError(f"{path}: cannot be loaded ({atomic.reason(error)})") from error
     if content["format"] == _FORMAT_WITH_CURVES:

@@ -438,8 +438,8 @@ def test_forward_transfer_belongs_to_the_task_that_starts_with_the_batch_or_in_i
 ) -> None:
     """As above: of a learner that needs boundaries, the third batch holds the transfer of the second task."""
     _, run = run_of_recorder(store, boundaries)
-    for batches, begun in ((3, 2 if boundaries else 1), (2, 2)):
+    for batches, tasks in ((3, 2 if boundaries else 1), (2, 2)):
         run.advance(batches)
         measured = run.curves.by_batch["forward_transfer"][0]
         points = {point.step: point.value for point in seed_points(run.curves)[0] if point.metric == "forward_transfer"}
-        assert points == dict(enumerate(measured[np.isfinite(measured)])) and len(points) == begun
+        assert points == dict(enumerate(measured[np.isfinite(measured)])) and len(points) == tasks
