@@ -45,6 +45,8 @@ CURVES = ("validation_error", "online_error", "gradient_evaluations_per_datapoin
 SAME_SIGN, RUN_LENGTH = "diagnostics/meta_gradient_same_sign", "diagnostics/run_length"
 """Diagnostics of every batch, of which the mean over the stream is kept, as step 0."""
 _PROVENANCE = ("foml.command", "foml.git_commit", "foml.versions", "foml.platform", "foml_internal.identity_json")
+_FOLDERS = re.compile(r"(?<![\w./])/(?:[^\s/'\"]+/)*")
+"""The folders of an absolute path, of which the provenance keeps the last part only: they are those of one machine."""
 _PAIRED = ("cumulative error", "p", f"last {LAST} tasks", "p")
 _NUMBERED = " #"
 _KNOB = re.compile(r" (updates_per_batch|K)=\S+")
@@ -111,7 +113,7 @@ def keep(name: str, tracking_uri: str, file: str | None = None, by_task: bool = 
     )
     frame = frame[["label", "seed", "metric", "step", "value"]].sort_values(["label", "metric", "seed", "step"])
     table = pa.Table.from_pandas(frame.astype({"seed": "int16", "step": "int32"}), preserve_index=False)
-    provenance = {key: runs.tags[key] for key in _PROVENANCE if key in runs.tags}
+    provenance = {key: _FOLDERS.sub("", runs.tags[key]) for key in _PROVENANCE if key in runs.tags}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{file or name}.parquet"
     pq.write_table(

@@ -1,5 +1,6 @@
 """The tables of docs/reproduction.md, computed from curves."""
 
+import json
 import re
 import sys
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ class Runs:
 
     @property
     def tags(self) -> dict[str, str]:
-        return {"foml.command": "foml sweep toy", "foml.hostname": "a-name"}
+        command = "foml sweep /home/of/a/user/toy.yaml stream.data=/mnt/data folder=a/b/c"
+        return {"foml.command": command, "foml.hostname": "a-name"}
 
 
 @pytest.fixture
@@ -82,7 +84,15 @@ def test_kept_curves_are_those_of_the_seeds(results: Path) -> None:
     assert set(frame["metric"]) == {*reproduction.CURVES, reproduction.SAME_SIGN, reproduction.RUN_LENGTH}
     assert len(frame) == 2 * 2 * (2 * 16 + 2) + 2 * 2
     assert frame["value"][frame["metric"] == "online_error"].unique().tolist() == [1 / 3]  # bit for bit
-    assert table.schema.metadata[b"provenance"] == b'{"foml.command": "foml sweep toy"}'
+    command = json.loads(table.schema.metadata[b"provenance"])["foml.command"]
+    assert command == "foml sweep toy.yaml stream.data=data folder=a/b/c", "no folder of this machine"
+
+
+def test_committed_curves_name_no_folder_of_a_machine() -> None:
+    paths = sorted(reproduction.RESULTS.glob("*.parquet"))
+    provenance = {path.name: json.loads(pq.read_schema(path).metadata[b"provenance"]) for path in paths}
+    commands = {name: each["foml.command"] for name, each in provenance.items()}
+    assert len(commands) > 20 and not [name for name, command in commands.items() if "/" in command]
 
 
 def test_an_unfinished_sweep_is_not_kept(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
