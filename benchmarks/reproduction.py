@@ -330,7 +330,7 @@ def draw() -> None:
     errors = {names[label]: curves.by_seed(label, "validation_error") for label in curves.labels}
     draw_curves(errors, LAST, ABLATIONS, top=0.5)
     draw_cost(by_cost(load(COST_ROWS)))
-    curves = load("online-cifar100-150")
+    curves = load("online-cifar100-150+online-cifar100-150-ftml:*")
     errors = {label: curves.by_seed(label, "validation_error") for label in curves.labels}
     draw_curves(errors, 25, CIFAR, bottom=0.3, top=0.6)
 
