@@ -62,7 +62,7 @@ def with_database(folder: Path) -> None:
 def environment(slots: int) -> dict[str, str]:
     """The environment of a command whose own Ray has this number of processors, and so of simultaneous trials.
 
-    One learner actor needs half the processor time of two for trials as short as those of the tests.
+    Each learner actor starts Python and torch, which takes longer than trials as short as those of the tests.
     """
     return os.environ | {"RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": slots})}
 
