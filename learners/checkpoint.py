@@ -107,13 +107,13 @@ def check_intact(path: Path | str) -> None:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: of a position before the file's start
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise (MemoryError if is_out_of_memory(error) else ValueError)(reason) from error
+        raise (MemoryError if is_resource_error(error) else ValueError)(reason) from error
     if damaged is not None:
         raise ValueError(f"{damaged} has a wrong checksum")
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `torch.load` failed for want of memory, or for the GPU, and not because of its file."""
+def is_resource_error(error: BaseException) -> bool:
+    """Whether an error of `torch.load` is one of memory or of the GPU, and not of its file."""
     text = str(error)
     return isinstance(error, MemoryError) or any(
         words in text for words in ("allocate memory", "out of memory", "CUDA")
@@ -121,7 +121,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether `path` is an intact file written by `torch.save`."""
+    """Whether `path` is an intact file written by `torch.save`.
+
+    Raises:
+        MemoryError: there is too little memory to find out.
+    """
     try:
         check_intact(path)
     except (OSError, ValueError):
@@ -172,8 +176,13 @@ def load(path: Path | str, device: torch.device | str = "cpu", modules: Collecti
     return read(path, device, modules).learner
 
 
-def read(path: Path | str, device: torch.device | str = "cpu", modules: Collection[str] = ()) -> SavedLearner:
-    """The learner as `load` returns it, with its name, its network and the shape of its images."""
+def read(
+    path: Path | str, device: torch.device | str = "cpu", modules: Collection[str] = (), remedy: str = NAME_IT
+) -> SavedLearner:
+    """The learner as `load` returns it, with its name, its network and the shape of its images.
+
+    `remedy` ends the error of a module that is not among `modules`.
+    """
     determinism.enable(device)
     try:
         check_intact(path)
@@ -187,7 +196,7 @@ def read(path: Path | str, device: torch.device | str = "cpu", modules: Collecti
         raise ValueError(f"{path}: format must be {FORMAT} (got {version}); a newer file needs a newer package")
     try:
         channels, height, width = content["image_shape"]
-        _check(content, modules)
+        _check(content, modules, remedy)
         return SavedLearner(
             _restore(content, device),
             content["learner"],
@@ -264,7 +273,7 @@ def check_start(saved: SavedLearner, network: str, seeds: Sequence[int]) -> None
     rows_for(saved.learner.setting.seeds, seeds)
 
 
-def _check(content: dict[str, Any], modules: Collection[str]) -> None:
+def _check(content: dict[str, Any], modules: Collection[str], remedy: str) -> None:
     """Refuse what no sweep writes, before a module is imported or memory is allocated.
 
     Raises:
@@ -275,11 +284,11 @@ def _check(content: dict[str, Any], modules: Collection[str]) -> None:
         rule = f"learner must be one of {', '.join(registry.names())}, or a module that you name"
         if "." in str(name):  # commands show the start of a long line
             rule = "the learner's module must be one that you name"
-        raise ValueError(f"{rule} (got {name!r:.100}); {NAME_IT}")
+        raise ValueError(f"{rule} (got {name!r:.100}); {remedy}")
     network = build.read(content["network"])
     if "class" in network and str(network["class"]).rpartition(".")[0] not in modules:
         rule = "the module of the network's class must be one that you name"
-        raise ValueError(f"{rule} (got {network['class']!r:.100}); {NAME_IT}")
+        raise ValueError(f"{rule} (got {network['class']!r:.100}); {remedy}")
     for key, limit in _LIMITS.items():
         value = content[key]
         if not isinstance(value, int) or not 1 <= value <= limit:

@@ -10,18 +10,10 @@ from torch import Tensor
 
 import learners
 from orchestrator.errors import OrchestratorError
-from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.curves import MEASURED, Curves
 from orchestrator.protocol.source import StackedDatapoints
 from streams.stream import Datapoints
 
-MEASURED = frozenset(
-    {
-        *("online_error", "online_loss", "validation_error", "cumulative_error", "adaptation", "forward_transfer"),
-        *("regret", "objective", "average_accuracy", "backward_transfer", "forgetting"),
-        *("gradient_evaluations_per_datapoint", "seconds", "peak_memory_mb", "peak_gpu_memory_mb"),
-    }
-)
-"""The curves and numbers of every learner, whose names no diagnostic of a learner may have."""
 _NAME = re.compile(r"\w[\w.\- :]*(/\w[\w.\- :]*)*")
 """A name that MLflow takes for a metric."""
 _OTHER_SECTIONS = ("hyper/", "interval/")

@@ -9,6 +9,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+MEASURED = frozenset(
+    {
+        *("online_error", "online_loss", "validation_error", "cumulative_error", "adaptation", "forward_transfer"),
+        *("regret", "objective", "average_accuracy", "backward_transfer", "forgetting"),
+        *("gradient_evaluations_per_datapoint", "seconds", "peak_memory_mb", "peak_gpu_memory_mb"),
+    }
+)
+"""The curves and numbers of every learner, whose names no diagnostic of a learner may have."""
+
 
 @dataclass
 class Curves:

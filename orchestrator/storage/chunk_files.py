@@ -44,7 +44,12 @@ class SupersededError(OrchestratorError):
 
 
 class NotLoadedError(OrchestratorError):
-    """There is too little memory for a chunk, on the GPU for example: its file is not damaged."""
+    """There is too little memory for a file of a trial, on the GPU for example: the file is not damaged."""
+
+
+def not_loaded(path: Path, error: BaseException) -> NotLoadedError:
+    """The error of a file for which there is too little memory."""
+    return NotLoadedError(f"{path}: cannot be loaded ({atomic.reason(error)})")
 
 
 @dataclass(frozen=True)
@@ -239,15 +244,15 @@ def _first_intact(paths: list[Path], map_location: torch.device | str) -> tuple[
 def _read(path: Path, map_location: torch.device | str) -> Chunk:
     import torch
 
-    from learners.checkpoint import check_intact, is_out_of_memory
+    from learners.checkpoint import check_intact, is_resource_error
 
     try:
         check_intact(path)
         content = torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        if not is_resource_error(error):
             raise
-        raise NotLoadedError(f"{path}: cannot be loaded ({atomic.reason(error)})") from error
+        raise not_loaded(path, error) from error
     if content["format"] == _FORMAT_WITH_CURVES:
         curves = Curves(**_converted(content["curves"], torch.Tensor, lambda tensor: tensor.cpu().numpy()))
         return Chunk(path, content["state"], curves, content["finished"])

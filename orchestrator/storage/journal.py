@@ -250,6 +250,9 @@ class Journal:
         Args:
             quarantined: for the holder of the lock, while no trial runs: the newest chunk file of every trial is read,
                 damaged ones are quarantined, and a line for each is appended.
+
+        Raises:
+            NotLoadedError: there is too little memory for a file.
         """
         from learners import checkpoint  # imports torch
 
@@ -259,7 +262,13 @@ class Journal:
             learner = folder / chunk_files.LEARNER_FILE
             if quarantined is not None or learner.exists():
                 newest = chunk_files.newest(folder, quarantined=quarantined)
-                if newest is not None and newest.finished and checkpoint.is_intact(learner):
+                if newest is None or not newest.finished:
+                    continue
+                try:
+                    intact = checkpoint.is_intact(learner)
+                except MemoryError as error:
+                    raise chunk_files.not_loaded(learner, error) from error
+                if intact:
                     keys.add(trial.key)
         return keys
 

@@ -228,12 +228,9 @@ class _Ending:
             files = [f"report: not written (report: false); this writes it: {writes}"]
         else:
             files = [f"report: {self.report}", f"curves: {self.report / 'report.html'}"]
-        checkpoints = f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run"
-        return [
-            *files,
-            *[checkpoints] * bool(self.outcome.finished),
-            f"curves in MLflow: {self._ui(report)}",
-        ]
+        if self.outcome.finished:
+            files += [f"checkpoints: {learner}, and in MLflow as checkpoint/learner.pt of each configuration's run"]
+        return [*files, f"curves in MLflow: {self._ui(report)}"]
 
     def _ui(self, report: Report) -> str:
         uri = self.sweep.document.tracking.uri

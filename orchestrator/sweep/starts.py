@@ -16,6 +16,8 @@ from streams.errors import Faults, UserError
 from streams.store.address import is_address
 from streams.store.cache import cache_folder
 
+_NO_OTHER = "a learner of your own starts only entries of itself"  # no other entry may import its module
+
 
 def with_starts(sweep: Sweep) -> Sweep:
     """The sweep in which every `start` has its file and the file's digest.
@@ -51,14 +53,13 @@ def _with_start(sweep: Sweep, spec: LearnerSpec, faults: Faults) -> LearnerSpec:
     try:
         path = _file(source, sweep)
         modules = checkpoint.modules_of(spec.name, sweep.network)
-        checkpoint.check_start(checkpoint.read(path, modules=modules), sweep.network, sweep.seeds)
+        saved = checkpoint.read(path, modules=modules, remedy=_NO_OTHER)
+        checkpoint.check_start(saved, sweep.network, sweep.seeds)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         faults.add("start", f"must be a readable checkpoint ({error.strerror})", source)
     except ValueError as error:  # names the path, which may be that of a copy
-        remedy = "a learner of your own starts only entries of itself"  # no other entry may import its module
-        line = str(error).removeprefix(f"{path}: ").replace(checkpoint.NAME_IT, remedy)
-        faults.add("start", first_line(ValueError(line)), source)
+        faults.add("start", first_line(ValueError(str(error).removeprefix(f"{path}: "))), source)
     except UserError as error:
         faults.add("start", "; ".join(error.faults), source)
     else:

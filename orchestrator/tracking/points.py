@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from orchestrator.protocol import metrics
-from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.curves import MEASURED, Curves
 from orchestrator.protocol.objectives import ObjectiveMetric
 
 BY_TASK = ("validation_error", "cumulative_error")
@@ -50,7 +50,6 @@ _COSTS: dict[str, Callable[[np.ndarray], float]] = {
     "peak_gpu_memory_mb": np.max,
 }
 """Metric → how the values of its stacks are combined for a configuration."""
-_OF_EVERY_LEARNER = {*_ONLINE, *BY_TASK, ADAPTATION, TRANSFER, REGRET, OBJECTIVE, *PAST, *_COSTS}
 
 
 def metric_name(name: str) -> str:
@@ -59,7 +58,7 @@ def metric_name(name: str) -> str:
     >>> [metric_name(name) for name in ("online_error", "meta_loss", "hyper/K", "diagnostics/meta_loss")]
     ['online_error', 'diagnostics/meta_loss', 'hyper/K', 'diagnostics/meta_loss']
     """
-    return name if name in _OF_EVERY_LEARNER or "/" in name else DIAGNOSTICS + name
+    return name if name in MEASURED or "/" in name else DIAGNOSTICS + name
 
 
 def bound_names(name: str) -> tuple[str, str]:

@@ -5,10 +5,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from learners import checkpoint
 from orchestrator.config.load import check_sweep
 from orchestrator.errors import ConfigError
 from orchestrator.plan.expand import make_plan
@@ -329,3 +331,21 @@ def test_one_command_at_a_time(tmp_path: Path) -> None:
             pass
     with journal.locked():
         pass
+
+
+def test_a_learner_for_which_there_is_no_memory_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not damaged, and its trial must not be computed again."""
+    journal = written(tmp_path)
+    trial = journal.plan.trials[0]
+    learner = trial.folder(tmp_path) / chunk_files.LEARNER_FILE
+    learner.parent.mkdir(parents=True, exist_ok=True)
+    learner.touch()
+    monkeypatch.setattr(chunk_files, "newest", lambda *_, **__: SimpleNamespace(finished=True))
+
+    def full(path: Path) -> bool:
+        raise MemoryError("can't allocate memory")
+
+    monkeypatch.setattr(checkpoint, "is_intact", full)
+    with pytest.raises(chunk_files.NotLoadedError) as caught:
+        journal.finished()
+    assert caught.value.faults == (f"{learner}: cannot be loaded (can't allocate memory)",)

@@ -5,11 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from orchestrator.protocol.batches import MEASURED
-from orchestrator.protocol.curves import Curves
+from orchestrator.protocol.curves import MEASURED, Curves
 from orchestrator.protocol.objectives import ObjectiveMetric
 from orchestrator.tracking.points import (
-    _OF_EVERY_LEARNER,
+    _COSTS,
+    _ONLINE,
+    ADAPTATION,
+    BY_TASK,
+    OBJECTIVE,
+    PAST,
+    REGRET,
+    TRANSFER,
     Bounds,
     Point,
     bounds_of,
@@ -30,7 +36,7 @@ def curves(total: int = BATCHES, **by_batch: list[float]) -> Curves:
 
 
 def test_no_diagnostic_has_the_name_of_a_metric() -> None:
-    assert MEASURED == _OF_EVERY_LEARNER
+    assert {*_ONLINE, *BY_TASK, ADAPTATION, TRANSFER, REGRET, OBJECTIVE, *PAST, *_COSTS} == MEASURED
 
 
 def at(steps: dict[int, float]) -> list[float]:
