@@ -44,7 +44,7 @@ def test_the_run_succeeds_if_each_step_does(tmp_path: Path) -> None:
     assert status == 0
     expected = ["-m venv", "pip install", "ruff check", "ruff format", "mypy", "lint-imports"]
     expected += ["python -m orchestrator.sweep", "python -m orchestrator.sweep --plan", "check_quickstart.py"]
-    expected += ["pytest -q -n 2"]
+    expected += ["pytest -q -n 3"]
     called = iter(step for step in steps if "cluster" not in step)  # the cluster runs in parallel to the checks
     assert all(any(want in step for step in called) for want in expected), steps
     assert sum("tests/cluster" in step for step in steps) == 1
@@ -59,7 +59,7 @@ def test_the_run_succeeds_if_each_step_does(tmp_path: Path) -> None:
         "ruff format *",
         "mypy *",
         "lint-imports *",
-        "pytest -q -n 2 *",
+        "pytest -q -n 3 *",
         "pytest *tests/cluster",
         "python -m orchestrator.sweep",
         "python -m orchestrator.sweep --plan",

@@ -25,7 +25,7 @@ def row(head: str) -> set[str]:
 
 def test_the_two_commands_are_there() -> None:
     assert "    pip install -e . && python -m orchestrator.sweep" in README
-    assert "    pip install -e '.[test]' && pytest -n 2\n" in README
+    assert "    pip install -e '.[test]' && pytest -n 3\n" in README
 
 
 def test_every_link_leads_to_a_file_or_to_an_address() -> None:

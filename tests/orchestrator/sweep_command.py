@@ -27,10 +27,12 @@ from streams import recipes
 from streams.build import cached
 from tests.orchestrator.synthetic_sweep import empty_database
 
-REPORTED = """
+LEARNERS = "[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs, updates_per_task: 5}]"
+"""Of the sweep TINY. With its 50 updates per task, TFS would take as long as the other three together."""
+REPORTED = f"""
 name: tiny
-stream: {name: rainbow_digits, tasks: 3, train: 50, validation: 12, test: 12}
-learners: [{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]
+stream: {{name: rainbow_digits, tasks: 3, train: 50, validation: 12, test: 12}}
+learners: {LEARNERS}
 seeds: 2
 chunk: 4
 """

@@ -13,6 +13,7 @@ from orchestrator.sweep.api import run_sweep
 from orchestrator.tracking import writer
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import (
+    LEARNERS,
     LONG,
     TINY,
     assert_same,
@@ -31,8 +32,8 @@ from tests.orchestrator.sweep_command import (
 )
 
 EIGHT = TINY.replace(
-    "{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}",
-    "{name: online, alpha1: {grid: [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008]}}",
+    LEARNERS,
+    "[{name: online, alpha1: {grid: [0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008]}}]",
 )
 
 
@@ -48,7 +49,7 @@ def test_a_command_sees_trials_that_another_finished_during_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other adds a seed, as a separate stack, after this one has read the journal and before it has the lock."""
-    text = TINY.replace("{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}", "{name: online}")
+    text = TINY.replace(LEARNERS, "[{name: online}]")
     folder = folder_with(tmp_path, text)
     with_database(folder)
     prepare, lines = writer.prepare, []

@@ -21,6 +21,7 @@ from orchestrator.protocol import metrics
 from orchestrator.storage import chunk_files
 from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import (
+    LEARNERS,
     LONG,
     PATIENCE_S,
     TINY,
@@ -284,7 +285,7 @@ def test_a_learner_killed_while_it_takes_over_a_trial_is_no_loss(tmp_path: Path)
 def test_max_failures_stops_the_sweep_which_can_be_resumed(tmp_path: Path) -> None:
     """Files instead of two trials' folders: these trials fail, and the third is not started."""
     learners = "[{name: online, alpha1: {grid: [0.001, 0.002, 0.003, 0.004]}}]"
-    text = TINY.replace("[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]", learners)
+    text = TINY.replace(LEARNERS, learners)
     folder = folder_with(tmp_path, text)
     sweep = load_sweep(folder / "sweep.yaml")
     plan = make_plan(sweep, open_store(sweep).hash)

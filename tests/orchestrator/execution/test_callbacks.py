@@ -21,7 +21,7 @@ from orchestrator.storage.trial_files import TrialFiles
 from orchestrator.storage.trial_log import has_failed
 from orchestrator.system.signals import StopRequest
 from streams.schedule import Sequential
-from tests.orchestrator.sweep_command import TINY, folder_with, run, statuses
+from tests.orchestrator.sweep_command import LEARNERS, TINY, folder_with, run, statuses
 from tests.orchestrator.synthetic_sweep import configuration
 
 DEADLY = """
@@ -54,7 +54,7 @@ def test_a_trial_is_tried_again_as_often_as_retries_says_however_it_is_handed_ou
 ) -> None:
     """Each member of a population dies once in its first round, and once in its second: one retry is too few."""
     learner = "[{name: of.own, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}]"
-    text = TINY.replace("[{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}]", learner)
+    text = TINY.replace(LEARNERS, learner)
     folder = folder_with(tmp_path, text)
     (folder / "of").mkdir()
     (folder / "of/own.py").write_text(DEADLY)

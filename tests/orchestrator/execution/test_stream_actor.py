@@ -1,5 +1,6 @@
 """Stream actors on a cluster of several nodes inside one process tree; tests/cluster has one of several hosts."""
 
+import gc
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,11 @@ def read_there(store_hash: str, start: int, count: int) -> tuple[str, np.ndarray
     return ray.get(actor.path.remote()), stack.image_ids
 
 
+@ray.remote(num_cpus=0)
+def objects_between_collections() -> int:
+    return gc.get_threshold()[0]
+
+
 def on(node: str) -> dict[str, object]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
@@ -73,6 +79,7 @@ def test_every_node_has_an_actor_also_those_that_join_later(
                 path, ids = ray.get(read_there.options(**on(node)).remote(store.hash, 7, 20))
                 assert path == str(store.path)
                 assert np.array_equal(ids, expected)
+            assert ray.get(objects_between_collections.remote()) == 10_000
             cluster.add_node(num_cpus=1)
             (new,) = {node["NodeID"] for node in ray.nodes()} - set(before)
             _, ids = ray.get(read_there.options(**on(new)).remote(store.hash, 7, 20), timeout=PATIENCE_S)

@@ -36,6 +36,7 @@ from orchestrator.tracking.reader import load_curves
 from streams import recipes
 from streams.build import cached
 from tests.orchestrator.sweep_command import (
+    LEARNERS,
     PATIENCE_S,
     REPORTED,
     TINY,
@@ -314,7 +315,7 @@ def test_curves_do_not_depend_on_the_number_of_slots(
         "from orchestrator.sweep import __main__ as sweep\n"
         "init = ray.init\n"
         "ray.init = lambda **given: init(num_cpus=1, **given)\n"
-        "sys.exit(sweep.main(['--local', 'sweep.yaml', 'chunk=6', 'learners=[{name: foml, K: {grid: [2, 1]}}, {name: tfs}]']))\n"
+        "sys.exit(sweep.main(['--local', 'sweep.yaml', 'chunk=6', 'learners=[{name: foml, K: {grid: [2, 1]}}, {name: tfs, updates_per_task: 5}]']))\n"
     )
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     done = subprocess.run(
@@ -329,10 +330,7 @@ def test_curves_do_not_depend_on_the_number_of_slots(
 
 
 def test_a_search_that_draws_and_stops(tmp_path: Path) -> None:
-    text = TINY.replace(
-        "{name: foml, K: {grid: [1, 2]}}, {name: online}, {name: tfs}",
-        "{name: online, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}",
-    )
+    text = TINY.replace(LEARNERS, "[{name: online, alpha1: {loguniform: [1.0e-4, 1.0e-1]}}]")
     search = "search={algorithm: optuna, samples: 6, scheduler: {name: asha, grace: 0.3, reduction: 2}}"
     folder = folder_with(tmp_path, text)
     done = run(folder, "sweep.yaml", "chunk=2", search, f"tracking.uri={uri(folder)}", slots=2)
