@@ -109,7 +109,8 @@ class FOML(Learner):
         if not options.meta_updates:
             meta_options = ("alpha2", "beta2", "K", "meta_optimizer", "meta_every", "meta_batches", "meta_gradient")
             return dict.fromkeys((*meta_options, "meta_path", "adam_zero"), "meta_updates: false")
-        return {"adam_zero": "online_optimizer: sgd"} if options.online_optimizer == "sgd" else {}
+        reasons = {"meta_gradient": "K: 1"} if options.K == 1 else {}  # a window of one step has no Hessian
+        return reasons | ({"adam_zero": "online_optimizer: sgd"} if options.online_optimizer == "sgd" else {})
 
     def predict(self, x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -306,6 +306,65 @@ def test_changeable_options_change_a_state_loaded_with_them(world: Any, name: st
             if isinstance(one, Tensor) and not torch.equal(one, other)
         ]
         assert differ, key
+
+
+META = (
+    "alpha2",
+    "beta2",
+    "K",
+    "meta_optimizer",
+    "meta_every",
+    "meta_batches",
+    "meta_gradient",
+    "meta_path",
+    "adam_zero",
+)
+WITHOUT_EFFECT: dict[str, list[tuple[dict[str, Any], dict[str, str]]]] = {
+    "continual_backprop": [({"replacement_rate": 0.0}, dict.fromkeys(("decay", "maturity"), "replacement_rate: 0"))],
+    "ewc": [({"strength": 0.0}, dict.fromkeys(("decay", "fisher_datapoints"), "strength: 0"))],
+    "foml": [
+        ({"meta_updates": False}, dict.fromkeys(META, "meta_updates: false")),
+        ({"online_optimizer": "sgd"}, {"adam_zero": "online_optimizer: sgd"}),
+        ({"K": 1}, {"meta_gradient": "K: 1"}),
+        ({"K": 1, "online_optimizer": "sgd"}, {"meta_gradient": "K: 1", "adam_zero": "online_optimizer: sgd"}),
+    ],
+    "ftl": [({"growth": 0}, {"growth_every": "growth: 0"}), ({"growth": 10}, {})],
+    "la_maml": [({"inner_steps": 1}, {"meta_loss": "inner_steps: 1"})],
+    "lwf": [({"distillation": 0.0}, dict.fromkeys(("temperature", "t_squared"), "distillation: 0"))],
+    "moca": [({}, {"pretrain_passes": "pretrain_tasks: 0"})],
+    "shrink_perturb": [
+        ({"shrink": 1.0, "noise": 0.0}, {"every": "shrink: 1 and noise: 0"}),
+        ({"shrink": 1.0, "noise": 0.1}, {}),
+        ({"shrink": 0.9, "noise": 0.0}, {}),
+    ],
+    "toe": [({"growth": 0}, {"growth_every": "growth: 0"}), ({"growth": 10}, {})],
+}
+"""For each learner: options, and those that have no effect with them, each with the reason."""
+
+
+def other_values(options: Any, key: str) -> list[Any]:
+    """Values that an option may have instead of its present one."""
+    value, kind = getattr(options, key), get_type_hints(type(options))[key]
+    if choices := get_args(kind):
+        return [choice for choice in choices if choice != value]
+    return [not value if kind is bool else value + 2 if kind is int else value / 2 + 0.01]
+
+
+def test_options_are_without_effect_where_the_learner_says_so(rainbow: Any, name: str) -> None:
+    world = replace(rainbow, batches_per_task=PER_TASK)
+
+    def predicted(options: dict[str, Any]) -> Tensor:
+        learner = world.quick(name, **options)
+        world.drive(learner, 0, 2 * PER_TASK, predict=False)
+        return learner.predict(world.batch(70).x)
+
+    for given, expected in WITHOUT_EFFECT.get(name, [({}, {})]):
+        options = world.quick(name, **given).options
+        assert learner_class(name).without_effect(options) == expected
+        reference = predicted(given)
+        for key in expected:
+            for other in other_values(options, key):
+                assert torch.equal(predicted({**given, key: other}), reference), (given, key, other)
 
 
 def test_same_seed_same_run_and_another_seed_another(world: Any, name: str) -> None:

@@ -64,6 +64,22 @@ def test_the_reservoir_holds_each_datapoint_with_equal_probability(smooth) -> No
     assert counts.tolist() == pytest.approx([480.0] * 5, abs=5 * sigma)
 
 
+def test_datapoint_number_t_is_drawn_from_t_places(smooth) -> None:
+    """So it is kept with probability memory / t (Vitter 1985, Algorithm R)."""
+    learner, drawn_from = smooth.learner("der", memory=7), []
+
+    class Draws:
+        def integers(self, high: int) -> int:
+            drawn_from.append(high)
+            return 6 if high == 9 else 7
+
+    learner.draws = [Draws()]
+    for start in (0, 5):
+        learner._store(torch.full((1, 5, 3), float(start), dtype=torch.float64))
+    assert drawn_from == [8, 9, 10]
+    assert learner.positions.tolist() == [[0, 1, 2, 3, 4, 5, 8]]  # the ninth has replaced the seventh
+
+
 def test_without_weights_it_is_plain_online_learning(smooth) -> None:
     learner = smooth.learner("der", (0, 1), alpha=0.02, logit_weight=0.0, label_weight=0.0)
     plain = smooth.learner("online", (0, 1), alpha1=0.02)

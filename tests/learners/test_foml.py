@@ -292,6 +292,7 @@ def test_decoupled_pulls_are_shares() -> None:
     assert [*kind.check(kind.options_class(beta1=1.5, beta2=2.0), facts)] == []
     options = kind.options_class(beta1=1.5, beta2=2.0, pull="decoupled")
     assert [*kind.check(options, facts)] == [("beta1", rule), ("beta2", rule)]
+    assert [*kind.check(kind.options_class(beta1=1.0, beta2=1.0, pull="decoupled"), facts)] == []
 
 
 def test_decoupled_resumes_bit_for_bit(rainbow) -> None:
@@ -381,6 +382,15 @@ def test_a_state_holds_the_input_of_the_oldest_step_of_the_window_only(rainbow) 
             assert torch.equal(step.new_phi, expected.new_phi) and torch.equal(step.statistics, expected.statistics)
             assert all(torch.equal(a, b) for a, b in zip(step.before[:2], expected.before[:2], strict=True))
         assert torch.equal(other.window[-1].new_phi, other.phi)
+
+
+def test_a_loaded_state_replaces_the_whole_window(smooth) -> None:
+    short, full = smooth.learner("foml", K=3), smooth.learner("foml", K=3)
+    smooth.drive(short, 0, 1)
+    smooth.drive(full, 0, 5)
+    full.load_state_dict(short.state_dict())
+    assert len(full.window) == 1
+    assert torch.equal(full.window[0].theta, short.window[0].theta)
 
 
 def test_new_options_begin_with_an_empty_window(smooth) -> None:

@@ -88,6 +88,19 @@ def test_the_number_of_updates_grows_for_the_leader_only(smooth) -> None:
     assert leader == [5, 9, 13]
 
 
+def test_a_task_starts_without_the_rest_of_an_update(smooth) -> None:
+    """Five updates per four batches: three batches leave three quarters of one, which would make the next two."""
+    learner = smooth.learner("ftl", updates_per_task=5, growth=0)
+    learner.begin_task()
+    for step in range(3):
+        learner.update(smooth.batch(step))
+    assert (learner.adapted.moments.steps, learner.leader_updates_due) == (3, 3)
+    learner.end_task()
+    learner.begin_task()
+    learner.update(smooth.batch(3))
+    assert (learner.adapted.moments.steps, learner.leader_updates_due) == (1, 1)
+
+
 def test_after_a_task_the_leader_predicts(smooth) -> None:
     learner = smooth.learner("ftl", updates_per_task=4)
     smooth.drive(learner, 0, 4)

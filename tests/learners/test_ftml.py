@@ -194,6 +194,20 @@ def test_a_task_of_one_datapoint_is_not_used(smooth) -> None:
     assert torch.equal(learner.leader.phi, before)
 
 
+def test_a_task_of_two_datapoints_is_split_into_one_and_one(smooth) -> None:
+    learner = smooth.quick("ftml", inner_steps=1)
+    before = learner.leader.phi
+    learner.begin_task()
+    learner.replay.add(smooth.batch(0, count=2))
+    learner._meta_update()
+    assert not torch.equal(learner.leader.phi, before)
+    support, query = learner._draw([(0, 2)])
+    assert {*support.ids.flatten().tolist()} | {*query.ids.flatten().tolist()} == {
+        *smooth.batch(0, count=2).ids.flatten().tolist()
+    }
+    assert len({*support.ids.flatten().tolist()}) == len({*query.ids.flatten().tolist()}) == 1
+
+
 def test_default_hyper_parameters_are_those_of_the_paper(smooth) -> None:
     o = smooth.learner("ftml").options
     assert (o.inner_rate, o.outer_rate, o.inner_steps, o.updates_per_task) == (0.001, 0.0005, 5, 50)

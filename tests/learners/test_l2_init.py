@@ -37,6 +37,7 @@ def test_a_start_from_other_weights_pulls_towards_them(smooth) -> None:
     smooth.drive(other, 0, 3)
     start = other.model.phi
     learner.start_from(other.weights())
+    assert torch.equal(learner.model.phi, start)
     distances = [each["distance"] for each in smooth.drive(learner, 3, 5)]
     assert torch.equal(distances[-1], (learner.model.phi - start).norm(dim=1))
     assert float(distances[-1]) > 0

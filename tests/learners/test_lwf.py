@@ -62,9 +62,9 @@ def test_distillation_is_finite_at_a_gap_of_300(dtype: torch.dtype) -> None:
     assert float(distillation(teacher, teacher, 2.0)) == 0.0
 
 
-@pytest.mark.parametrize(("t_squared", "weight"), [(True, 0.3 * 4.0), (False, 0.3)])
+@pytest.mark.parametrize(("t_squared", "weight"), [(True, 0.3 * 9.0), (False, 0.3)])
 def test_the_loss_is_the_sum_of_both_terms(smooth, t_squared: bool, weight: float) -> None:
-    learner = smooth.learner("lwf", (0, 1), distillation=0.3, t_squared=t_squared)
+    learner = smooth.learner("lwf", (0, 1), distillation=0.3, temperature=3.0, t_squared=t_squared)
     smooth.drive(learner, 0, 6)
     batch = smooth.batch(6, (0, 1))
     network, model, teacher = learner.setting.network, learner.model, learner.teacher
@@ -75,8 +75,8 @@ def test_the_loss_is_the_sum_of_both_terms(smooth, t_squared: bool, weight: floa
             F.cross_entropy(student[r], batch.y[r])
             + weight
             * F.kl_div(
-                (student[r] / 2).log_softmax(-1),
-                (teacher_logits[r] / 2).log_softmax(-1),
+                (student[r] / 3).log_softmax(-1),
+                (teacher_logits[r] / 3).log_softmax(-1),
                 reduction="batchmean",
                 log_target=True,
             )

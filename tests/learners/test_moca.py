@@ -349,6 +349,36 @@ class TestLearner:
         assert torch.equal(one.origin, five.origin)
         torch.testing.assert_close(5 * five.window.z, one.window.z, rtol=1e-12, atol=1e-12)
 
+    def test_the_unit_of_features_that_are_zero_is_the_noise(self, smooth: Any) -> None:
+        learner = smooth.learner("moca", noise=3)
+        learner.parameters = torch.zeros_like(learner.parameters)
+        learner._measure(smooth.batch(0))
+        assert set(learner.unit.flatten().tolist()) == {3.0}
+
+    def test_running_statistics_are_updated_with_the_newest_batch_before_the_meta_step(self, siamese: Any) -> None:
+        learner, batch = siamese.learner("moca", **SMALL), siamese.batch(2)
+        siamese.drive(learner, 0, 2)
+        before = learner.statistics
+        expected = learner.network.embedding_pass(learner._phi, before, batch.x).statistics
+        learner.update(batch)
+        assert torch.equal(learner.statistics, expected)
+        assert not torch.equal(expected, before)
+
+    @pytest.mark.parametrize(("name", "old"), [("smooth", True), ("siamese", False)])
+    def test_the_window_has_the_features_of_the_gradient_pass_unless_they_depend_on_the_batch(
+        self, request: pytest.FixtureRequest, name: str, old: bool
+    ) -> None:
+        world = request.getfixturevalue(name)
+        learner = world.learner("moca", **SMALL)
+        world.drive(learner, 0, 2)
+        before = learner.parameters
+        learner.update(world.batch(2))
+        with_new = learner._features(learner.window.x)
+        learner.parameters = before
+        with_old = learner._features(learner.window.x)
+        assert not torch.equal(with_old, with_new)
+        torch.testing.assert_close(learner.window.z, with_old if old else with_new, rtol=1e-12, atol=1e-12)
+
     def test_gradient_evaluations_are_the_datapoints_of_the_window(self, smooth: Any) -> None:
         learner = smooth.learner("moca", **SMALL)
         smooth.drive(learner, 0, 4)

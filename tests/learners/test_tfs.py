@@ -30,6 +30,17 @@ def test_a_boundary_creates_new_weights_and_a_new_optimiser(smooth) -> None:
             assert float((one - other).norm()) > 0.5
 
 
+def test_a_task_starts_without_the_rest_of_an_update(smooth) -> None:
+    """Five updates per four batches: three batches leave three quarters of one, which would make the next two."""
+    learner = smooth.learner("tfs", updates_per_task=5)
+    for length in (3, 1):
+        learner.begin_task()
+        for step in range(length):
+            learner.update(smooth.batch(step))
+        assert learner.model.moments.steps == length
+        learner.end_task()
+
+
 def test_datapoints_of_old_tasks_are_never_drawn(smooth, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = smooth.learner("tfs", (0,), updates_per_task=8, update_batch=50)
     draws = []

@@ -15,6 +15,13 @@ def test_updates_grow_with_the_datapoints_seen(smooth) -> None:
     assert counts == [1] * 7 + [2] * 8 + [3] * 8 + [4]
 
 
+def test_datapoints_that_are_skipped_count_for_the_growth(smooth) -> None:
+    learner = smooth.learner("toe", updates_per_task=4, growth=4, growth_every=40)
+    learner.skip(75)
+    learner.update(smooth.batch(0))  # the eightieth datapoint is in it
+    assert learner.model.moments.steps == 3
+
+
 def test_without_growth_the_number_of_updates_is_constant(smooth) -> None:
     learner = smooth.learner("toe", updates_per_task=8, growth=0, growth_every=1)
     smooth.drive(learner, 0, 12)
