@@ -130,6 +130,15 @@ def test_evaluations_of_past_tasks_are_cut_and_extended_with_the_curves(cut):
         np.testing.assert_array_equal(first.past[name], column)
 
 
+def test_regret_adds_the_excess_of_each_task_that_has_ended():
+    """Tasks of two, one and three batches; the means of the online loss are 3, 1 and 2."""
+    loss, last, reference = np.array([4.0, 2, 1, 3, 2, 1]), np.array([1, 2, 5]), np.array([1.0, 0.5, 0.25])
+    assert metrics.regret(loss, last, reference).tolist() == [2.0, 2.5, 4.25]
+    assert metrics.regret(loss[:5], last, reference).tolist() == [2.0, 2.5]
+    loss[2] = np.nan
+    assert metrics.regret(loss, last, reference).tolist() == pytest.approx([2.0, np.nan, np.nan], nan_ok=True)
+
+
 def test_points_to_is_the_first_point_or_infinite():
     curve, points = np.array([0.9, 0.4, 0.5, 0.1]), np.array([0, 10, 20, 30])
     assert metrics.points_to(0.4, points, curve) == 10
