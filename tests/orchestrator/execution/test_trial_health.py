@@ -159,7 +159,7 @@ def test_a_learner_that_hangs_fails_as_often_as_retries_allow_and_one_that_refus
     learners = f"{OWN[:-1]}, {{name: of.picky, alpha1: {{grid: [0.01, 0.5]}}}}]"
     text = TINY.replace(LEARNERS, learners)
     folder = hanging(tmp_path, monkeypatch, text)
-    done = run(folder, "sweep.yaml", "trial_timeout=16s", "retries=1", slots=2)
+    done = run(folder, "sweep.yaml", "trial_timeout=20s", "retries=1", slots=2)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr + done.stdout
     attempts = [sorted(trial.glob("attempt-*")) for trial in trials(folder, "tiny")]
@@ -167,10 +167,10 @@ def test_a_learner_that_hangs_fails_as_often_as_retries_allow_and_one_that_refus
     pids, key = [attempt.read_text().split()[1] for attempt in hung], hung[0].parent.name
     assert len(set(pids)) == 2
     for pid in pids:
-        assert f"of.own ({key}): no result for 8 s, process {pid} on " in done.stderr
-    died = f"of.own ({key}): its actor died, another resumes from its last chunk: no result for 16 s: "
+        assert f"of.own ({key}): no result for 10 s, process {pid} on " in done.stderr
+    died = f"of.own ({key}): its actor died, another resumes from its last chunk: no result for 20 s: "
     assert done.stderr.count(died) == 1
-    assert f"problem: of.own ({key}): failed: no result for 16 s: trial_timeout is 16 s (process {pids[1]} on " in (
+    assert f"problem: of.own ({key}): failed: no result for 20 s: trial_timeout is 20 s (process {pids[1]} on " in (
         done.stdout
     )
     # The others: one is refused at its only attempt, and one finishes.
