@@ -86,13 +86,20 @@ def set_up_command() -> None:
     A KeyboardInterrupt that no code handles ends it in one line and with exit code 130, also while modules are
     imported, and after the command has handled a first Ctrl-C.
 
-    Garbage is collected less often, and not again when the process ends. The modules of torch, Ray and MLflow are
-    hundreds of thousands of objects that stay until the end; with Python's settings, searching them for garbage takes a
-    second while they are imported and more than a second at the end.
+    Garbage is collected less often, and not again when the process ends, which would take more than a second.
     """
     sys.excepthook = _exception_hook
-    gc.set_threshold(10_000)
+    collect_less_garbage()
     atexit.register(gc.freeze)
+
+
+def collect_less_garbage() -> None:
+    """Let this process search for garbage once per 10,000 new objects, instead of 700.
+
+    The modules of torch, Ray and MLflow are hundreds of thousands of objects that stay until the end; with Python's
+    settings, searching them takes a second while they are imported.
+    """
+    gc.set_threshold(10_000)
 
 
 def _exception_hook(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
