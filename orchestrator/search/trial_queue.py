@@ -33,6 +33,28 @@ def stopped_before(sweep: Sweep, journal: Journal) -> dict[str, int]:
     return journal.stopped() if isinstance(sweep.scheduler, AshaOptions) else {}
 
 
+def finished_before(sweep: Sweep, journal: Journal, quarantined: list[str] | None = None) -> set[str]:
+    """The keys of the finished trials, without those whose objective, the user's own function, raises at their end.
+
+    These are tried again: their actors learn nothing, and report the error, unless the function has been repaired.
+
+    Args:
+        sweep: the objective.
+        journal: of the sweep.
+        quarantined: as for `Journal.finished`.
+    """
+    finished, raising = journal.finished(quarantined), set[str]()
+    objective = objective_of(sweep)
+    for key in finished if objective.function is not None else ():
+        chunk = chunk_files.newest(journal.plan.trial(key).folder(journal.root))
+        try:
+            if chunk is not None:
+                objective(chunk.curves)
+        except ObjectiveError:
+            raising.add(key)
+    return finished - raising
+
+
 class TrialQueue:
     """The trials of a sweep that are still to be run: the planned ones first, then those that are drawn.
 

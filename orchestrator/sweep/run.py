@@ -27,12 +27,11 @@ from orchestrator.execution.ray_session import (
 from orchestrator.plan import fate
 from orchestrator.plan.expand import make_plan
 from orchestrator.plan.fate import Ending
-from orchestrator.plan.task_store import objective_of, open_store
-from orchestrator.protocol.objectives import ObjectiveError
+from orchestrator.plan.task_store import open_store
 from orchestrator.protocol.source import StoreSource
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members, quarantine_if_damaged, write_missing_files
-from orchestrator.search.trial_queue import TrialQueue, stopped_before
+from orchestrator.search.trial_queue import TrialQueue, finished_before, stopped_before
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
@@ -121,28 +120,12 @@ def _writer(sweep: Sweep, journal: Journal, store: TaskStore, started_ms: int) -
 def _earlier_outcome(sweep: Sweep, journal: Journal, output: Output) -> Outcome:
     """How the trials of earlier commands ended."""
     outcome, quarantined = Outcome(journal.plan), list[str]()
-    outcome.finish(_with_objective(sweep, journal, journal.finished(quarantined)))
+    outcome.finish(finished_before(sweep, journal, quarantined))
     for line in quarantined:
         output.say(line)
     for key, batches in stopped_before(sweep, journal).items():
         outcome.fates.setdefault(key, fate.stopped(batches))
     return outcome
-
-
-def _with_objective(sweep: Sweep, journal: Journal, finished: set[str]) -> set[str]:
-    """The finished trials without those that failed for the objective, a function of the user's own, at their end.
-
-    These are tried again: their actors learn nothing, and report the error, unless the function has been repaired.
-    """
-    objective, raising = objective_of(sweep), set()
-    for key in finished if objective.function is not None else ():
-        chunk = chunk_files.newest(journal.plan.trial(key).folder(journal.root))
-        try:
-            if chunk is not None:
-                objective(chunk.curves)
-        except ObjectiveError:
-            raising.add(key)
-    return finished - raising
 
 
 @contextmanager

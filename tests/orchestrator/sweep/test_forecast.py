@@ -250,6 +250,19 @@ def test_with_rerun_the_draws_of_a_search_are_still_to_be_drawn(tmp_path: Path) 
     assert [(row.state, row.count) for row in api.forecast(of, rerun=True).rows] == [("to be drawn", 4)]
 
 
+def test_a_trial_whose_objective_raised_at_its_end_is_still_to_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only FOML has a distance. The sweep tries the other trial again, which was shown as finished here."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "meta_objective.py").write_text("def of(curves):\n    return curves.by_batch['distance'][:, -1]\n")
+    words = "{learners: [{name: foml, K: 1}, {name: online}], objective: {function: meta_objective.of}}"
+    folder = folder_with(tmp_path, yaml.safe_dump(yaml.safe_load(TINY) | yaml.safe_load(words)))
+    compute(folder)
+    planned = forecast_of(folder)
+    assert [(row.state, row.batches_done) for row in planned.rows] == [("finished", 15), ("begun", 15)]
+
+
 def test_a_learner_that_raises_is_one_line_and_the_others_are_measured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
