@@ -21,7 +21,9 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 POPULATIONS = [name for name in NAMES if name.startswith("pbt")]
 SEARCHES = ["quickstart_tune"]
 """Sweeps whose configurations are drawn while they run, which needs Ray."""
-MARKS = dict.fromkeys(("rainbow_mnist", "rainbow_mnist_tuned", "online_cifar100", "online_celeba"), pytest.mark.slow)
+MARKS = dict.fromkeys(
+    ("rainbow_mnist", "rainbow_mnist_tuned", "recurring_labels", "online_cifar100", "online_celeba"), pytest.mark.slow
+)
 """Sweeps of many learners, 20 s for each learner."""
 PBT = {"scheduler": {"name": "pbt", "interval": 20}}
 SMALL = {
@@ -87,24 +89,28 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("tuned", "searches"),
     [
-        (FOLDER / "rainbow_mnist_tuned.yaml", ["tuning", "tuning_more"]),
-        (BENCHMARKS / "label_permuted.yaml", ["label_permuted_tuning"]),
-        (BENCHMARKS / "label_permuted_newer.yaml", ["label_permuted_newer_tuning"]),
+        ([FOLDER / "rainbow_mnist_tuned.yaml"], ["tuning", "tuning_more"]),
+        ([FOLDER / "recurring_labels.yaml"], ["label_permuted_recurring_tuning"]),
+        ([BENCHMARKS / "label_permuted.yaml"], ["label_permuted_tuning"]),
+        ([BENCHMARKS / "label_permuted_newer.yaml"], ["label_permuted_newer_tuning"]),
+        ([BENCHMARKS / "permuted_mnist.yaml", BENCHMARKS / "permuted_mnist_more.yaml"], ["permuted_mnist_tuning"]),
     ],
 )
-def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: Path, searches: list[str]) -> None:
+def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: list[Path], searches: list[str]) -> None:
     """With the four digits of its label, from searches on other seeds with as many trials for each learner."""
-    compared = read_yaml(tuned, tuned.name)
+    parts = [read_yaml(path, path.name) for path in tuned]
     documents = [read_yaml(BENCHMARKS / f"{name}.yaml", name) for name in searches]
     spaces, best = [], {}
+    for part in parts:
+        assert {**part, "learners": [], "name": ""} == {**parts[0], "learners": [], "name": ""}
     for searched in documents:
-        assert {*range(compared["seeds"])}.isdisjoint(searched["seeds"])
+        assert {*range(parts[0]["seeds"])}.isdisjoint(searched["seeds"])
         assert {**searched, "learners": [], "name": ""} == {**documents[0], "learners": [], "name": ""}
         rows = [row.split(" | ") for row in reproduction.tuning(searched["name"])[2:] if " | 1 | " in row]
         assert {row[1] for row in rows} == {str(searched["search"]["samples"])}
         best |= {row[0][2:]: row for row in rows}
         spaces += searched["learners"]
-    for learner in map(options_of, compared["learners"]):
+    for learner in (options_of(learner) for part in parts for learner in part["learners"]):
         (space,) = [each for each in spaces if each["name"] == learner["name"]]
         drawn = {option for option, value in space.items() if isinstance(value, dict)}
         values = dict(value.split("=") for value in best.pop(learner["name"])[3].split())
