@@ -33,10 +33,11 @@ def stopped_before(sweep: Sweep, journal: Journal) -> dict[str, int]:
     return journal.stopped() if isinstance(sweep.scheduler, AshaOptions) else {}
 
 
-def finished_before(sweep: Sweep, journal: Journal, quarantined: list[str] | None = None) -> set[str]:
+def finished_trials(sweep: Sweep, journal: Journal, quarantined: list[str] | None = None) -> set[str]:
     """The keys of the finished trials, without those whose objective, the user's own function, raises at their end.
 
-    These are tried again: their actors learn nothing, and report the error, unless the function has been repaired.
+    These have failed, and the next command tries them again: their actors learn nothing, and report the error, unless
+    the function has been repaired.
 
     Args:
         sweep: the objective.

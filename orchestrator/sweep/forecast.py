@@ -24,7 +24,7 @@ from orchestrator.protocol.source import StoreSource, StreamShape
 from orchestrator.report.json_document import FORMAT
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members
-from orchestrator.search.trial_queue import finished_before, stopped_before
+from orchestrator.search.trial_queue import finished_trials, stopped_before
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.sweep.cost import Cost
@@ -295,7 +295,7 @@ def forecast(sweep: Sweep, journal: Journal, store: TaskStore) -> Forecast:
     states: dict[str, State] = dict.fromkeys(stopped_before(sweep, journal), "stopped")
     for population in plan.populations:
         states |= dict.fromkeys(failed_members(root, population), "failed")
-    states |= dict.fromkeys(finished_before(sweep, journal), "finished")
+    states |= dict.fromkeys(finished_trials(sweep, journal), "finished")
     states = {key: state for key, state in states.items() if key not in discarded}
     to_draw = {study.key: plan.open_draws(study) for study in plan.studies}
     examples = {study.key: _any_trial(study) for study in plan.studies}

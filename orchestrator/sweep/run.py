@@ -31,7 +31,7 @@ from orchestrator.plan.task_store import open_store
 from orchestrator.protocol.source import StoreSource
 from orchestrator.search.ledger import Ledger, open_ledger
 from orchestrator.search.population.generations import failed_members, quarantine_if_damaged, write_missing_files
-from orchestrator.search.trial_queue import TrialQueue, finished_before, stopped_before
+from orchestrator.search.trial_queue import TrialQueue, finished_trials, stopped_before
 from orchestrator.storage import chunk_files
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.mirror import open_folder
@@ -120,7 +120,7 @@ def _writer(sweep: Sweep, journal: Journal, store: TaskStore, started_ms: int) -
 def _earlier_outcome(sweep: Sweep, journal: Journal, output: Output) -> Outcome:
     """How the trials of earlier commands ended."""
     outcome, quarantined = Outcome(journal.plan), list[str]()
-    outcome.finish(finished_before(sweep, journal, quarantined))
+    outcome.finish(finished_trials(sweep, journal, quarantined))
     for line in quarantined:
         output.say(line)
     for key, batches in stopped_before(sweep, journal).items():
@@ -146,13 +146,13 @@ def _until_stopped(context: SweepContext) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        outcome.finish(journal.finished())
+        outcome.finish(finished_trials(context.sweep, journal))
     except Exception as error:
         if not is_disk_full(error):
             raise
         line = str(error) if isinstance(error, DiskFullError) else disk_full_line(journal.root)
         context.stop_request.request(line, interrupted=True)
-        outcome.finish(journal.finished())
+        outcome.finish(finished_trials(context.sweep, journal))
 
 
 def _open_trials(context: SweepContext, ledger: Ledger) -> TrialQueue | None:
@@ -260,7 +260,7 @@ def _end_without_ray(context: SweepContext, on_ray_lost: Callable[[SweepResult],
         context.stop_request.request(reason, interrupted=True)
         context.output.say(f"{reason}: the sweep ends here")
         kill_descendants()
-        context.outcome.finish(context.journal.finished())
+        context.outcome.finish(finished_trials(context.sweep, context.journal))
         result = _end(context)
         if on_ray_lost is None:
             print(result.text, file=sys.__stdout__)

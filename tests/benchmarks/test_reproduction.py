@@ -293,3 +293,12 @@ def test_the_sections_that_sweep_files_name_exist() -> None:
     named = [title for text in files for title in re.findall(r'docs/reproduction\.md, "([^"]+)"', text)]
     assert "Tuned alike" in named
     assert [title for title in named if title not in headings] == []
+
+
+def test_the_files_that_sweep_files_name_exist() -> None:
+    root = reproduction.ROOT
+    files = [*(root / "benchmarks").glob("*.yaml"), *(root / "tune_configs").glob("*.yaml")]
+    path_of_file = re.compile(r"\b(?:benchmarks|tune_configs|docs)/\w+\.\w+")
+    named = {name for path in files for name in path_of_file.findall(path.read_text(encoding="utf-8"))}
+    assert "tune_configs/recurring_labels.yaml" in named
+    assert [name for name in sorted(named) if not (root / name).exists()] == []

@@ -139,6 +139,28 @@ def test_the_comparison_over_40_tasks_has_the_best_trials_of_its_searches() -> N
     assert all(learner in twenty["learners"] for learner in check["learners"])
 
 
+def test_the_values_for_tasks_that_recur_or_drift_are_those_of_the_searches_on_tasks_that_do_not() -> None:
+    names = ("recurring", "gradual", "40", "newer")
+    recurring, gradual, *searched = (read_yaml(BENCHMARKS / f"label_permuted_{name}.yaml", "") for name in names)
+    assert recurring["learners"] == gradual["learners"] and len(recurring["learners"]) == 5
+    assert all(any(learner in each["learners"] for each in searched) for learner in recurring["learners"])
+
+
+@pytest.mark.parametrize(
+    ("ablations", "compared"),
+    [
+        (BENCHMARKS / "label_permuted_recurring_ablations.yaml", BENCHMARKS / "label_permuted_recurring.yaml"),
+        (BENCHMARKS / "recurring_labels_ablations.yaml", FOLDER / "recurring_labels.yaml"),
+    ],
+)
+def test_an_ablation_changes_one_part_of_foml(ablations: Path, compared: Path) -> None:
+    changed, whole = (read_yaml(path, path.name) for path in (ablations, compared))
+    assert {**changed, "learners": [], "name": ""} == {**whole, "learners": [], "name": ""}
+    (foml,) = [each for each in whole["learners"] if each["name"] == "foml"]
+    fixed = {option: value for option, value in foml.items() if option not in ("alpha2", "beta2")}
+    assert changed["learners"] == [foml | {"alpha2": 1e-12}, foml | {"beta2": 0}, fixed | {"meta_updates": False}]
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES if name not in (*POPULATIONS, *SEARCHES)],

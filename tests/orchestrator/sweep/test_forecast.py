@@ -259,8 +259,7 @@ def test_a_trial_whose_objective_raised_at_its_end_is_still_to_be_run(
     words = "{learners: [{name: foml, K: 1}, {name: online}], objective: {function: meta_objective.of}}"
     folder = folder_with(tmp_path, yaml.safe_dump(yaml.safe_load(TINY) | yaml.safe_load(words)))
     compute(folder)
-    planned = forecast_of(folder)
-    assert [(row.state, row.batches_done) for row in planned.rows] == [("finished", 15), ("begun", 15)]
+    assert [(row.batches_done, row.to_run) for row in forecast_of(folder).rows] == [(15, False), (15, True)]
 
 
 def test_a_learner_that_raises_is_one_line_and_the_others_are_measured(
