@@ -1,4 +1,4 @@
-"""iCaRL a second time, plainly, for docs/reproduction.md: is our learner weak because of a bug?
+"""iCaRL a second time, plainly, for docs/reproduction/rainbow-mnist.md: is our learner weak because of a bug?
 
     python -m benchmarks.plain_icarl --data FOLDER [--seed 0] [--tasks 56] [--updates 50] [--loss sigmoid]
 

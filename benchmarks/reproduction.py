@@ -1,11 +1,11 @@
-"""The tables and pictures of docs/reproduction.md, from the curves in docs/results.
+"""The tables and pictures of docs/reproduction.md and the pages below it, from the curves in docs/results.
 
     foml sweep rainbow_mnist [stream.data=FOLDER]
     python -m benchmarks.reproduction --keep rainbow-mnist [--tracking-uri sqlite:///mlflow.db]
-    python -m benchmarks.reproduction                  # writes the page's tables and the pictures
-    python -m benchmarks.reproduction --check          # exit code 1 if the page does not agree with the curves
+    python -m benchmarks.reproduction                  # writes the tables of all pages and the pictures
+    python -m benchmarks.reproduction --check          # exit code 1 if a page does not agree with the curves
 
-`--keep` copies the curves of a finished sweep from MLflow to docs/results/NAME.parquet. A table of the page is the text
+`--keep` copies the curves of a finished sweep from MLflow to docs/results/NAME.parquet. A table of a page is the text
 between `<!-- table KIND NAME … -->` and `<!-- end -->`, where KIND is a function of `TABLES` and NAME one or more files
 of docs/results: with `A+B`, B's configurations are `B:LABEL` and only compared with; with `A+B:LABEL`, that one of B is
 among A's, and with `A+B:*` all of B are. Intervals are 95 % t-intervals over seeds, those of differences over pairs of
@@ -18,6 +18,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,9 @@ from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.tracking.reader import curves_of, find_sweep
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs/reproduction.md", ROOT / "docs/results"
+RESULTS = ROOT / "docs/results"
+PAGES = [ROOT / "docs/reproduction.md", *sorted((ROOT / "docs/reproduction").glob("*.md"))]
+"""The summary, and the pages that it leads to."""
 LAST = 8
 """Number of tasks in a mean error: one task has 170 validation digits, and a standard error of 2.3 points at 10 %."""
 ALL = "*"
@@ -66,7 +69,7 @@ class Curves:
     frame: pd.DataFrame
     rows: list[str]
 
-    @property
+    @cached_property
     def labels(self) -> list[str]:
         """The labels that have a row, the lowest cumulative error first."""
         return sorted(self.rows, key=lambda label: self.cumulative(label).mean())
@@ -336,22 +339,23 @@ def draw() -> None:
 
 
 def main() -> None:
-    """Keep the curves of a sweep, or write or check the page."""
-    parser = argparse.ArgumentParser(description="Write the tables and pictures of docs/reproduction.md.")
+    """Keep the curves of a sweep, or write or check the pages."""
+    parser = argparse.ArgumentParser(description="Write the tables and pictures of the reproduction.")
     parser.add_argument("--keep", metavar="NAME", help="copy this sweep's curves from MLflow to docs/results")
     parser.add_argument("--as", dest="file", metavar="FILE", help="the name that they get there")
     parser.add_argument("--by-task", action="store_true", help="leave out the curves by batch")
     parser.add_argument("--tracking-uri", default="sqlite:///mlflow.db")
-    parser.add_argument("--check", action="store_true", help="compare the page with the curves, and write nothing")
+    parser.add_argument("--check", action="store_true", help="compare the pages with the curves, and write nothing")
     arguments = parser.parse_args()
     if arguments.keep:
         print(keep(arguments.keep, arguments.tracking_uri, arguments.file, arguments.by_task))
         return
-    page = PAGE.read_text(encoding="utf-8")
-    expected = with_tables(page)
+    expected = {path: with_tables(path.read_text(encoding="utf-8")) for path in PAGES}
     if arguments.check:
-        sys.exit(f"{PAGE.name} does not agree with docs/results" if page != expected else 0)
-    PAGE.write_text(expected, encoding="utf-8")
+        wrong = [path.name for path, page in expected.items() if page != path.read_text(encoding="utf-8")]
+        sys.exit(f"not in agreement with docs/results: {', '.join(wrong)}" if wrong else 0)
+    for path, page in expected.items():
+        path.write_text(page, encoding="utf-8")
     draw()
 
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/reproduction.md, which `benchmarks.reproduction` draws; readable on light and dark pages."""
+"""The pictures of the reproduction, which `benchmarks.reproduction` draws; readable on light and dark pages."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -40,7 +40,7 @@ class EWC(ModelLearner):
     needs_boundaries = True
     changeable = ("alpha", "strength", "decay")
     presets: ClassVar = {"tuned": {"alpha": 0.001458, "strength": 0.01039}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction/budgets.md)."""
     options_class = Options
     state_fields = ("model", "fisher", "anchor", "recent", "labels")
 

@@ -28,7 +28,7 @@ class L2Init(ModelLearner):
 
     changeable = ("alpha1", "strength")
     presets: ClassVar = {"tuned": {"alpha1": 0.001448, "strength": 0.002372}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction/budgets.md)."""
     options_class = Options
     state_fields = ("model", "initial")
 

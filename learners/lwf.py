@@ -49,7 +49,7 @@ class LwF(ModelLearner):
     needs_boundaries = True
     changeable = ("alpha", "distillation", "temperature")
     presets: ClassVar = {"tuned": {"alpha": 0.001668, "distillation": 0.2742, "temperature": 2.0}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction/budgets.md)."""
     options_class = Options
     state_fields = ("model", "teacher", "task")
 

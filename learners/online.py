@@ -28,7 +28,7 @@ class Online(ModelLearner):
 
     changeable = ("alpha1",)
     presets: ClassVar = {"tuned": {"alpha1": 0.001732}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction/budgets.md)."""
     options_class = Options
     state_fields = ("model",)
 

@@ -39,7 +39,7 @@ class OnlineReplay(ModelLearner):
 
     changeable = ("alpha1",)
     presets: ClassVar = {"tuned": {"step": "alternate", "alpha1": 0.002065}}
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction.md)."""
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction/budgets.md)."""
     options_class = Options
     state_fields = ("model", "replay")
 

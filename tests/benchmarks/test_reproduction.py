@@ -1,4 +1,4 @@
-"""The tables of docs/reproduction.md, computed from curves."""
+"""The tables of docs/reproduction.md and the pages below it, computed from curves."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from orchestrator.protocol.metrics import interval
 
 LATE = [0.5] * 4 + [0.1] * 12  # eight tasks with two of the bad ones have a mean of 0.2: after ten tasks
 EARLY = [0.1] * 16
-PAGE = reproduction.PAGE.read_text(encoding="utf-8")
+PAGES = {path: path.read_text(encoding="utf-8") for path in reproduction.PAGES}
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,12 @@ def test_the_tables_of_a_page(results: Path, monkeypatch: pytest.MonkeyPatch) ->
         "before\n<!-- table methods toy -->\nold\n<!-- end -->\nbetween\n<!-- table differences toy foml -->\n"
         "<!-- end -->\n<!-- table seeds toy -->\n<!-- end -->\nafter\n"
     )
-    monkeypatch.setattr(reproduction, "PAGE", page)
+    other = results / "other.md"
+    other.write_text("a page without a table\n")
+    monkeypatch.setattr(reproduction, "PAGES", [page, other])
     monkeypatch.setattr(reproduction, "draw", lambda: None)
     monkeypatch.setattr(sys, "argv", ["reproduction", "--check"])
-    with pytest.raises(SystemExit, match=r"page\.md does not agree with docs/results"):
+    with pytest.raises(SystemExit, match=r"^not in agreement with docs/results: page\.md$"):
         reproduction.main()
     monkeypatch.setattr(sys, "argv", ["reproduction"])
     reproduction.main()
@@ -270,16 +272,24 @@ def test_the_pictures_have_the_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "c.svg").read_text() == drawn
 
 
-def test_the_page_agrees_with_the_curves() -> None:
-    assert "<!-- table methods rainbow-mnist -->" in PAGE
-    assert f"<!-- table cost {reproduction.COST_ROWS} -->" in PAGE  # the picture has the table's numbers
-    assert reproduction.with_tables(PAGE) == PAGE
+@pytest.mark.parametrize("path", reproduction.PAGES, ids=lambda path: path.stem)
+def test_a_page_agrees_with_the_curves(path: Path) -> None:
+    assert "<!-- table methods " in PAGES[path]
+    assert reproduction.with_tables(PAGES[path]) == PAGES[path]
 
 
-def test_intervals_in_the_text_are_in_a_table() -> None:
-    """Up to the sections whose numbers are from programs named there."""
-    text = PAGE[: PAGE.index("## Why iCaRL is slow to start")]
-    in_tables = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+def test_the_pictures_have_the_numbers_of_tables() -> None:
+    tables = re.findall(r"<!-- table (.*) -->", "\n".join(PAGES.values()))
+    assert {"methods rainbow-mnist", f"cost {reproduction.COST_ROWS}"} <= {*tables}
+
+
+@pytest.mark.parametrize("path", reproduction.PAGES, ids=lambda path: path.stem)
+def test_intervals_in_the_text_are_in_a_table(path: Path) -> None:
+    """The numbers of a page are those of its own tables, or of a page of the reproduction that it links to."""
+    text = PAGES[path]
+    linked = {(path.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+\.md)", text)} | {path}
+    lines = [line for page in PAGES.keys() & linked for line in PAGES[page].splitlines()]
+    in_tables = "\n".join(line for line in lines if line.startswith("|"))
     in_text = "\n".join(line for line in text.splitlines() if not line.startswith("|"))
     intervals = re.findall(r"−?\d\.\d{3} ± \d\.\d{3}", in_text)
     assert intervals
@@ -288,11 +298,18 @@ def test_intervals_in_the_text_are_in_a_table() -> None:
 
 
 def test_the_sections_that_sweep_files_name_exist() -> None:
-    headings = re.findall(r"^## (.*)$", PAGE, flags=re.MULTILINE)
-    files = [path.read_text(encoding="utf-8") for path in (reproduction.ROOT / "benchmarks").glob("*.yaml")]
-    named = [title for text in files for title in re.findall(r'docs/reproduction\.md, "([^"]+)"', text)]
-    assert "Tuned alike" in named
-    assert [title for title in named if title not in headings] == []
+    """`docs/PAGE, "SECTION"`, perhaps in two lines of comment."""
+    root, named = reproduction.ROOT, []
+    for path in [*(root / "benchmarks").glob("*.yaml"), *(root / "tune_configs").glob("*.yaml")]:
+        comment = " ".join(line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines())
+        named += re.findall(r'docs/(reproduction[\w/-]*\.md), "([^"]+)"', comment)
+    assert ("reproduction/budgets.md", "Tuned alike") in named
+    headings = {
+        (path.relative_to(root / "docs").as_posix(), heading)
+        for path, text in PAGES.items()
+        for heading in re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    }
+    assert [each for each in named if each not in headings] == []
 
 
 def test_the_files_that_sweep_files_name_exist() -> None:

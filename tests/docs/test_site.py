@@ -39,5 +39,5 @@ def test_no_page_loads_a_resource_from_another_host(site: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    for path in (ROOT / "docs").glob("*.md"):
+    for path in (ROOT / "docs").rglob("*.md"):
         assert path.relative_to(ROOT / "docs").as_posix() in navigation
