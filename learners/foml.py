@@ -77,7 +77,7 @@ class FOML(Learner):
     presets: ClassVar = {
         "tuned": {"K": 1, "pull": "decoupled", "alpha1": 0.00133, "alpha2": 0.002708, "beta1": 0.1088, "beta2": 0.5291}
     }
-    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction/budgets.md), at two gradients a datapoint."""
+    """`tuned` is the best of 24 trials on Rainbow-MNIST (docs/reproduction/budgets.md) at two gradients a datapoint."""
     options_class = Options
     can_start = True
     state_fields = ("phi", "theta", "statistics", "moments", "meta_moments", "steps", "replay")
