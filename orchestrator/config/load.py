@@ -223,7 +223,7 @@ def _learner(
         return None
     learner = registry.learner_class(name)
     if learner.needs_boundaries and schedule is not None and not schedule.has_boundaries:
-        rule = f"needs task boundaries, which the schedule {schedule.name} has not"
+        rule = f"needs task boundaries, which the schedule {schedule.name} does not have"
         faults.add("name", rule, name, "use the schedule sequential, or leave it out")
     model = model_of(learner.options_class)
     entry = _with_preset(name, entry, learner, faults)

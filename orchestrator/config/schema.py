@@ -269,7 +269,7 @@ class Start:
     Attributes:
         source: as in YAML: a file, or a run in MLflow.
         path: the file; empty until the source is resolved.
-        digest: the SHA-256 of the file, likewise.
+        digest: the SHA-256 of the file; empty until the source is resolved.
     """
 
     source: str

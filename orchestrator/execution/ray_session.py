@@ -73,7 +73,7 @@ def _init(address: str | None) -> None:
 
 
 def _init_here(quiet: dict[str, Any]) -> None:
-    """Start Ray on this machine. On a busy machine its processes miss a deadline of its own: then once more."""
+    """Start Ray on this machine, again if its processes miss a deadline of its own, as they do on a busy machine."""
     import ray
 
     for attempt in (1, 2):
@@ -159,9 +159,9 @@ class Cluster:
 
     Attributes:
         cpus: of all nodes together, including those that an autoscaler may start.
-        gpus: likewise.
+        gpus: of all nodes together, including those that an autoscaler may start.
         node_cpus: the most that one node has.
-        node_gpus: likewise.
+        node_gpus: the most that one node has.
         local: whether this command started Ray, and ends it.
         startable: see `nodes.startable`.
     """
@@ -281,7 +281,7 @@ def check_resources(sweep: Sweep, cpus: float, gpus: float, where: str) -> None:
     Args:
         sweep: the checked configuration.
         cpus: the most that one node has.
-        gpus: likewise.
+        gpus: the most that one node has.
         where: the node, as the error names it.
 
     Raises:

@@ -227,7 +227,7 @@ class Plan:
         name: of the sweep.
         trials: those of studies are added as they are drawn; those of populations are here, too.
         resolved: the whole configuration of the sweep, as JSON, without the secrets of addresses (`masked`).
-        source: the configuration as the user gave it, likewise.
+        source: the configuration as the user gave it, as JSON, without the secrets of addresses.
         studies: where a sampler draws while the sweep runs.
         populations: of trials that copy one another.
         folder: where modules of the user's own learners are searched, besides Python's path; None if there are none.

@@ -97,7 +97,7 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
     for index, spec in enumerate(sweep.learners):
         kind, of_learner = registry.learner_class(spec.name), faults.at("learners", index)
         if kind.needs_features and not network.features:
-            rule = "needs features, which the network has not"
+            rule = "needs features, which the network does not have"
             of_learner.add("name", rule, spec.name, "make it a subclass of EmbeddingNet")
         elif kind.needs_features and (reason := _feature_fault(network, phi, statistics, x)):
             of_learner.add("name", f"needs features ({reason})", spec.name, "see docs/adding-a-network.md")
@@ -237,7 +237,7 @@ def _check_objective(sweep: Sweep, shape: StreamShape, faults: Faults) -> None:
     """Check that the stream has what the objective is computed from: else no trial of the sweep has a value."""
     metric, remedy = sweep.document.objective.metric, "choose another objective"
     if metric == "forward_transfer" and not shape.has_boundaries:
-        rule = "needs sharp task boundaries that all seeds share, which this stream has not"
+        rule = "needs sharp task boundaries that all seeds share, which this stream does not have"
         faults.add("objective", rule, metric, f"use the schedule sequential, or {remedy}")
     if metric in ("forward_transfer", *PAST_METRICS):
         short = [seed for seed, ends in zip(sweep.seeds, shape.ends, strict=True) if len(ends) < 2]

@@ -57,7 +57,7 @@ def reference(
     source, images = StoreSource(store, seeds, schedule), image_table(store, network.device, network.dtype)
     shape = source.shape()
     if not shape.has_boundaries:
-        raise OrchestratorError(f"regret: needs a stream with sharp boundaries, which {schedule.name} has not")
+        raise OrchestratorError(f"regret: needs a stream with sharp boundaries, which {schedule.name} does not have")
     ends = [position for position, _ in shape.ends[0]]
     rows = []
     for task, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):

@@ -58,7 +58,7 @@ def versions(sweep: SweepRuns, curves: pd.DataFrame) -> tuple[SweepPart, SweepPa
     earlier = {runs.label: runs for runs in sweep.configurations if runs.removed}
     if not earlier:
         rule = "the sweep has no configurations of an earlier version"
-        raise OrchestratorError(fault("--earlier", "", rule, sweep.name, "change an option, and run it once more"))
+        raise OrchestratorError(fault("--earlier", "", rule, sweep.name, "change an option, and run it again"))
     present = tuple(replace(runs, removed=False) for runs in earlier.values())
     current = tuple(runs for runs in sweep.configurations if not runs.removed)
     return _part(EARLIER, sweep, present, curves), _part(CURRENT, sweep, current, curves)

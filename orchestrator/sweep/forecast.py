@@ -223,7 +223,7 @@ class Forecast:
         if count:
             lines.append(
                 f"checkpoints: {count} are kept besides the last of each trial, of at most {size(each)}; "
-                "they are in the figure above, and once more in MLflow"
+                "they are in the figure above, and a second time in MLflow"
             )
         if self.ledger.has_budget:
             lines.append(f"budget: {self.ledger.text()}")

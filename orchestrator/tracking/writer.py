@@ -249,7 +249,7 @@ class Writer:
         if key in self._behind:
             return
         if self._behind and (line := self._out_of_reach()):
-            self._behind[key] = line  # an attempt would wait for the timeout once more
+            self._behind[key] = line  # an attempt would wait for the timeout again
             return
         try:
             action()

@@ -39,7 +39,7 @@ class Listing:
         contents: returns the contents of the n images, in order; the files if None.
         paths: the files whose state is the source's fingerprint; `files` if None.
         tasks: n names of tasks; None if the source does not name them or they are not read.
-        order: n numbers or times that order the images; None likewise.
+        order: n numbers or times that order the images; None if the source does not order them or they are not read.
     """
 
     name: str

@@ -237,8 +237,8 @@ class Meanings:
     Attributes:
         label: the name of the column of classes.
         split: of pools; None if the table has none or it is not used.
-        task: of tasks, likewise.
-        order: of times, likewise.
+        task: of tasks; None if the table has none or it is not used.
+        order: of times; None if the table has none or it is not used.
     """
 
     label: str
@@ -280,8 +280,8 @@ class Rows:
         labels: the class of each.
         class_names: the classes in order.
         splits: the numbers of their pools; None if the table has no splits.
-        tasks: the names of their tasks, likewise.
-        order: what orders them, likewise.
+        tasks: the names of their tasks; None if the table has none.
+        order: what orders them; None if the table has no such column.
         notices: one line if rows are left out.
     """
 

@@ -13,11 +13,11 @@ SKIPPED = {"tests/docs/test_language.py"}
 
 # Whole words, in either case; an underscore counts as a space. Write in order: reported, reports, again, any process, none, one,
 # any, suddenly, forever, started, continues or resumes, results in, n, is missing, quarantined, the noun, the present state,
-# automatically, instead, immediately or simultaneously, must, exists.
+# automatically, instead, immediately or simultaneously, must, exists, in the same way, again.
 WORDS = (
     "told, tell, tells, anew, whoever, nobody, somebody, anybody, of a sudden, for ever, begun, go on, goes on, going on, "
     "gone on, went on, come to, comes to, came to, so many, lack, lacks, lacking, aside, what it is that, as it stands, "
-    "by itself, in its place, at once, has to, is there"
+    "by itself, in its place, at once, has to, is there, likewise, once more"
 )
 # Names that cannot change: a state and two keys of `--plan --json`, an old name in the changelog, a method of Optuna's study.
 COMPATIBLE = re.compile(r"""["'`]begun["'`]|\b(?:seconds_|pictures_)?at_once\b|\.tell\(""")
@@ -57,7 +57,7 @@ def prose(name: str) -> str:
 def hits(text: str) -> list[tuple[int, str]]:
     """(line, word) of each hit.
 
-    >>> hits("It goes\\n# on, and is_told once more; study.tell(1)")
+    >>> hits("It goes\\n# on, and is_told so; study.tell(1)")
     [(1, 'goes on'), (2, 'told')]
     """
     text = COMPATIBLE.sub(lambda match: " " * len(match.group()), text)
@@ -68,7 +68,7 @@ def hits(text: str) -> list[tuple[int, str]]:
 
 
 def test_a_word_is_found_across_lines_and_in_names() -> None:
-    assert hits("It goes\n# on, and is_told once more") == [(1, "goes on"), (2, "told")]
+    assert hits("It goes\n# on, and is_told so") == [(1, "goes on"), (2, "told")]
     assert hits("toldstory untold x_at_once `begun` study.tell(1)") == [(1, "at once")]
 
 

@@ -193,7 +193,7 @@ def test_the_result_of_the_head_is_printed_in_each_form(shared: Path, capsys: py
     assert Path(document["report"], "report.html").stat().st_size > 100_000
     assert len(document["configurations"]) == 4 and document["winner"] in document["configurations"]
     assert "tiny: started on the cluster" in captured.err and "4 of them ended before" in captured.err
-    assert __main__.main([*options, "--attach", "tiny"]) == 0  # the same output once more
+    assert __main__.main([*options, "--attach", "tiny"]) == 0  # the same output again
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
     first = lines.index("{")

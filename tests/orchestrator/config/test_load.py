@@ -185,7 +185,7 @@ def test_a_boundary_learner_needs_a_schedule_with_boundaries() -> None:
     }
     lines = [line for line in faults(wrong) if "learners" in line]
     assert lines == [
-        "mine.yaml: learners[0].name: needs task boundaries, which the schedule gradual has not (got tfs); "
+        "mine.yaml: learners[0].name: needs task boundaries, which the schedule gradual does not have (got tfs); "
         "use the schedule sequential, or leave it out"
     ]
 

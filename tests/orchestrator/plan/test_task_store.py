@@ -93,7 +93,7 @@ def test_an_objective_that_has_no_value_on_the_stream_is_refused(store: TaskStor
     """Markov with the lowest hazard has one task; run_one and regret, which choose nothing by it, accept it."""
     stream = RECIPE | {"store": str(store.path)}
     boundaries = (
-        "s.yaml: objective: needs sharp task boundaries that all seeds share, which this stream has not "
+        "s.yaml: objective: needs sharp task boundaries that all seeds share, which this stream does not have "
         "(got forward_transfer); use the schedule sequential, or choose another objective"
     )
     for schedule in ({"name": "markov", "hazard": 0.2}, {"name": "gradual", "window": 4}, {"name": "recurring"}):
@@ -129,7 +129,7 @@ class WithoutFeatures(torch.nn.Module):
 def test_a_network_is_tried_before_anything_starts(store: TaskStore) -> None:
     network = {"class": f"{__name__}.WithoutFeatures"}
     learners = [{"name": "foml"}, {"name": "icarl"}]
-    rule = "needs features, which the network has not (got icarl); make it a subclass of EmbeddingNet"
+    rule = "needs features, which the network does not have (got icarl); make it a subclass of EmbeddingNet"
     assert faults(store, network=network, learners=learners) == (f"s.yaml: learners[1].name: {rule}",)
     (line,) = faults(store, network=network | {"outputs": 3})
     assert line.startswith(
@@ -141,7 +141,7 @@ def test_a_network_must_name_its_hidden_layers_for_a_learner_that_replaces_units
     learners = [{"name": "online"}, {"name": "continual_backprop"}]
     start = "s.yaml: learners[1].name: needs"
     (line,) = faults(store, network={"class": f"{__name__}.WithoutFeatures"}, learners=learners)
-    assert line.startswith(f"{start} features, which the network has not (got continual_backprop)")
+    assert line.startswith(f"{start} features, which the network does not have (got continual_backprop)")
     remedy = "(got continual_backprop); see docs/adding-a-network.md"
     (line,) = faults(store, network={"class": f"{__name__}.Misnamed"}, learners=learners)
     assert line == f"{start} hidden units (hidden_layers: nothing must be a module of the network) {remedy}"

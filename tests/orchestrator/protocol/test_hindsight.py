@@ -73,7 +73,9 @@ def test_the_reference_is_plain_adam_on_each_task_alone(store: TaskStore) -> Non
 
 def test_a_stream_without_boundaries_has_no_regret(store: TaskStore) -> None:
     network = build.build("rainbow", store.shape, store.classes)
-    with pytest.raises(OrchestratorError, match="regret: needs a stream with sharp boundaries, which markov has not"):
+    with pytest.raises(
+        OrchestratorError, match="regret: needs a stream with sharp boundaries, which markov does not have"
+    ):
         hindsight.reference(store, network, [0], schedule.Markov(), 10)
 
 

@@ -723,8 +723,8 @@ def test_two_sweeps_are_compared(finished, tmp_path, capsys):
     words = ["--tracking-uri", finished.uri, "--out", str(tmp_path / "none")]
     assert __main__.main(["sweep", *words, "--earlier"]) == 2
     assert capsys.readouterr().err == (
-        "--earlier: the sweep has no configurations of an earlier version (got sweep); change an option, and run it once "
-        "more\n"
+        "--earlier: the sweep has no configurations of an earlier version (got sweep); change an option, and run it "
+        "again\n"
     )
     assert __main__.main(["sweep", "other", "third", *words]) == 2
     assert capsys.readouterr().err == "NAME: must be at most two sweeps (got sweep other third)\n"

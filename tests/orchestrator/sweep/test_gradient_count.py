@@ -86,7 +86,7 @@ def test_pretraining_is_counted_from_a_few_batches(long: TaskStore, passes: int,
 
 
 def test_a_task_that_takes_too_long_is_ended_early(long: TaskStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of each task is counted: of 6 updates in 4 batches, 1 in the first; the meta-updates likewise."""
+    """A batch of each task is counted: of 6 updates in 4 batches, 1 in the first. So are the meta-updates."""
     monkeypatch.setattr(gradient_count, "SECONDS", 0.0)
     monkeypatch.setattr(gradient_count, "MOST_SECONDS", 0.0)
     result = planned(long, "ftml", Sequential(), updates_per_task=8)  # two each batch
