@@ -27,7 +27,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.stats import ttest_1samp
 
-from benchmarks.reproduction_picture import ABLATIONS, CIFAR, Row, draw_cost, draw_curves, draw_errors
+from benchmarks.reproduction_picture import (
+    ABLATIONS,
+    CIFAR,
+    PIXELS,
+    RECURRING,
+    Row,
+    draw_cost,
+    draw_curves,
+    draw_errors,
+)
 from orchestrator.protocol.metrics import Interval, interval
 from orchestrator.tracking.reader import curves_of, find_sweep
 
@@ -313,10 +322,15 @@ def with_tables(page: str) -> str:
     return _TABLE.sub(table, page)
 
 
+def _errors(name: str) -> dict[str, np.ndarray]:
+    """The validation errors [seeds, tasks] of each configuration of kept curves, the lowest mean first."""
+    curves = load(name)
+    return {label: curves.by_seed(label, "validation_error") for label in curves.labels}
+
+
 def draw() -> None:
     """Draw the pictures of docs/images again."""
     curves = load("rainbow-mnist")
-    errors = {label: curves.by_seed(label, "validation_error") for label in curves.labels}
     rows = [
         Row(
             label,
@@ -325,17 +339,18 @@ def draw() -> None:
         )
         for label in curves.labels
     ]
+    errors = _errors("rainbow-mnist")
     draw_errors(rows, next(iter(errors.values())).shape[1])
     draw_curves(errors, LAST)
-    curves = load("ablations+rainbow-mnist:foml")
-    names = {label: label.removeprefix("foml ") for label in curves.labels}
+    ablations = _errors("ablations+rainbow-mnist:foml")
+    names = {label: label.removeprefix("foml ") for label in ablations}
     names |= {"foml": "K=5", "foml meta_updates=False": "θ fixed"}
-    errors = {names[label]: curves.by_seed(label, "validation_error") for label in curves.labels}
-    draw_curves(errors, LAST, ABLATIONS, top=0.5)
+    draw_curves({names[label]: error for label, error in ablations.items()}, LAST, ABLATIONS, top=0.5)
     draw_cost(by_cost(load(COST_ROWS)))
-    curves = load("online-cifar100-150+online-cifar100-150-ftml:*")
-    errors = {label: curves.by_seed(label, "validation_error") for label in curves.labels}
-    draw_curves(errors, 25, CIFAR, bottom=0.3, top=0.6)
+    draw_curves(_errors("online-cifar100-150+online-cifar100-150-ftml:*"), 25, CIFAR, bottom=0.3, top=0.6)
+    steps = {"online, 2 steps": _errors("recurring-labels-steps")["online"]}
+    draw_curves(_errors("recurring-labels") | steps, LAST, RECURRING, top=0.55)
+    draw_curves(_errors("permuted-mnist+permuted-mnist-more:*"), 50, PIXELS, bottom=0.3, top=0.8)
 
 
 def main() -> None:

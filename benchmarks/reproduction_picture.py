@@ -14,7 +14,9 @@ from orchestrator.protocol.metrics import Interval, interval
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
 ERRORS, CURVES = IMAGES / "reproduction.svg", IMAGES / "rainbow-mnist.svg"
-ABLATIONS, CIFAR, COST = (IMAGES / f"{name}.svg" for name in ("ablations", "online-cifar100", "cost"))
+ABLATIONS, CIFAR, COST, RECURRING, PIXELS = (
+    IMAGES / f"{name}.svg" for name in ("ablations", "online-cifar100", "cost", "recurring-labels", "permuted-pixels")
+)
 REFERENCES = {"replay", "online"}
 """Methods that the paper leaves out."""
 _BESIDE = ("axes fraction", "data")
@@ -26,6 +28,8 @@ _COLOURS = {
     "online": "#00798c",
     "moca": "#8a5fbf",
     "ftml": "#c98a1b",
+    "l2_init": "#5a8f29",
+    "continual_backprop": "#c98a1b",
     "K=1": "#00798c",
     "K=5": "#d1495b",
     "K=10": "#8a5fbf",
@@ -101,7 +105,7 @@ def draw_curves(
         top: the largest one.
     """
     with _saved(path, 8, 4.6) as figure:
-        axes = figure.add_axes((0.08, 0.12, 0.76, 0.84))
+        axes = figure.add_axes((0.08, 0.12, 0.72, 0.84))
         ends = []
         for method, error in errors.items():
             means = np.stack([np.convolve(row, np.full(window, 1 / window), mode="valid") for row in error])
