@@ -10,7 +10,7 @@ from streams.build import build
 from streams.digits import LabelPermutedDigits, PermutedDigits, RotatedDigits
 from streams.errors import OptionError, SourceError
 from streams.store.task_store import TaskStore
-from streams.views import View, Views, draw
+from streams.views import View
 
 SMALL = {"train": 30, "validation": 10, "test": 10}
 
@@ -68,22 +68,6 @@ def test_rotated_digits_have_equally_distant_angles(tmp_path: Path) -> None:
     }
     quarter = build(RotatedDigits(tasks=2, degrees=180, **SMALL), [0], tmp_path / "quarter")
     assert quarter.manifest["format_version"] == 1  # multiples of 90 degrees, which each version draws
-
-
-def test_a_rotation_takes_the_nearest_pixel_counter_clockwise() -> None:
-    pixels = np.zeros((1, 1, 28, 28), dtype=np.uint8)
-    pixels[0, 0, 14, 24:27] = 255  # to the right of the middle
-    views = Views(
-        (View((0, 0, 0)), View((0, 0, 0), rotation=89), View((0, 0, 0), rotation=90), View((0, 0, 0), rotation=45)),
-        28,
-        28,
-    )
-    shown = draw(pixels, views, [0, 1, 2, 3])[:, 0]
-    np.testing.assert_array_equal(shown[2], np.rot90(pixels[0, 0]) / 255)
-    assert np.abs(shown[1] - shown[2]).sum() <= 2  # one degree moves the three pixels by at most one place
-    rows, columns = np.nonzero(shown[3])
-    assert rows.max() < 8 and columns.min() > 19  # above and to the right
-    assert shown[3].sum() == pytest.approx(3, abs=2)
 
 
 def test_labels_are_permuted_in_each_task(tmp_path: Path) -> None:

@@ -39,6 +39,22 @@ def test_quarter_turns_are_counter_clockwise() -> None:
         np.testing.assert_array_equal(images[quarter], np.rot90(images[0], quarter))
 
 
+def test_another_rotation_takes_the_nearest_pixel_counter_clockwise() -> None:
+    """By 45 degrees, the ring around the middle of nine pixels moves by one place."""
+    pixels = np.arange(1, 10, dtype=np.uint8).reshape(1, 1, 3, 3)
+    (turned,) = draw(pixels, Views((View((0, 0, 0), rotation=45),), 3, 3), [0])
+    np.testing.assert_allclose(turned[0] * 255, [[2, 3, 6], [1, 5, 9], [4, 7, 8]], rtol=1e-6)
+
+
+def test_what_a_rotation_leaves_open_has_the_colour() -> None:
+    """The corners of a square of five pixels, rotated by 45 degrees, are 0.83 pixels outside."""
+    (white,) = draw(np.full((1, 1, 5, 5), 255, np.uint8), Views((View(ORANGE, rotation=45),), 5, 5), [0])
+    expected = np.ones((3, 5, 5))
+    for row, column in ((0, 0), (0, 4), (4, 0), (4, 4)):
+        expected[:, row, column] = np.array(ORANGE) / 255
+    np.testing.assert_allclose(white, expected, rtol=1e-6)
+
+
 def test_half_scale_is_a_mean_of_four_with_a_border() -> None:
     image = drawn(View((0, 0, 0), 0.5))[0, 0]
     expected = np.zeros((4, 4))
