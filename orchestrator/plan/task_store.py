@@ -91,7 +91,10 @@ def _check_network(sweep: Sweep, store: TaskStore, faults: Faults) -> None:
         _check_constants(network.module, constants)
     except Exception as error:  # a user's module may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
-        faults.add("network", f"must be a network that can be trained ({reason})", sweep.network)
+        if "called random operation" in reason:  # torch.vmap's words, which advise a flag that no user can set
+            reason = "must draw no random numbers in training, as dropout does"
+        rule = f"must be a network that can be trained ({reason})"
+        faults.add("network", rule, sweep.network, "see docs/adding-a-network.md")
         return
     _check_single(sweep, store, network, x[:, :1], faults)
     for index, spec in enumerate(sweep.learners):

@@ -297,3 +297,18 @@ def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
     (line,) = done.stderr.strip().splitlines()
     assert "seed-1" in line
     assert not (folder / "results").exists()
+
+
+class Dropped(Normed):
+    """A network with dropout."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.nn.functional.dropout(x, 0.5, self.training))
+
+
+def test_a_network_with_dropout_is_refused_in_one_line(store: TaskStore) -> None:
+    """The line was torch.vmap's advice to set a flag, which a sweep does not have."""
+    network = {"class": f"{__name__}.Dropped", "tracked": False}
+    rule = "must be a network that can be trained (must draw no random numbers in training, as dropout does)"
+    (line,) = faults(store, network=network)
+    assert line.startswith(f"s.yaml: network: {rule} (got ") and line.endswith("; see docs/adding-a-network.md")
