@@ -300,7 +300,7 @@ def test_intervals_in_the_text_are_in_a_table(path: Path) -> None:
 def test_the_sections_that_sweep_files_name_exist() -> None:
     """`docs/PAGE, "SECTION"`, perhaps in two lines of comment."""
     root, named = reproduction.ROOT, []
-    for path in [*(root / "benchmarks").glob("*.yaml"), *(root / "tune_configs").glob("*.yaml")]:
+    for path in [*(root / "benchmarks/sweeps").glob("*.yaml"), *(root / "tune_configs").glob("*.yaml")]:
         comment = " ".join(line.removeprefix("#").strip() for line in path.read_text(encoding="utf-8").splitlines())
         named += re.findall(r'docs/(reproduction[\w/-]*\.md), "([^"]+)"', comment)
     assert ("reproduction/budgets.md", "Tuned alike") in named
@@ -314,8 +314,8 @@ def test_the_sections_that_sweep_files_name_exist() -> None:
 
 def test_the_files_that_sweep_files_name_exist() -> None:
     root = reproduction.ROOT
-    files = [*(root / "benchmarks").glob("*.yaml"), *(root / "tune_configs").glob("*.yaml")]
-    path_of_file = re.compile(r"\b(?:benchmarks|tune_configs|docs)/\w+\.\w+")
+    files = [*(root / "benchmarks/sweeps").glob("*.yaml"), *(root / "tune_configs").glob("*.yaml")]
+    path_of_file = re.compile(r"\b(?:benchmarks|tune_configs|docs)/[\w/-]+\.\w+")
     named = {name for path in files for name in path_of_file.findall(path.read_text(encoding="utf-8"))}
     assert "tune_configs/recurring_labels.yaml" in named
     assert [name for name in sorted(named) if not (root / name).exists()] == []

@@ -468,7 +468,7 @@ def test_every_ready_sweep_is_valid() -> None:
     folder = default_file().parent
     names = sorted(path.name for path in folder.glob("*.yaml"))
     assert "quickstart.yaml" in names
-    benchmarks = sorted((folder.parent / "benchmarks").glob("*.yaml"))
+    benchmarks = sorted((folder.parent / "benchmarks/sweeps").glob("*.yaml"))
     for path in [*(folder / name for name in names), *benchmarks]:
         assert load_sweep(path).learners
 

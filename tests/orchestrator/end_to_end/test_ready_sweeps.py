@@ -16,7 +16,7 @@ from tests.orchestrator.protocol_sweep import compute
 from tests.orchestrator.sweep_command import folder_with, run, run_here, uri, with_database
 
 FOLDER = default_file().parent
-BENCHMARKS = FOLDER.parent / "benchmarks"
+BENCHMARKS = FOLDER.parent / "benchmarks/sweeps"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 POPULATIONS = [name for name in NAMES if name.startswith("pbt")]
 SEARCHES = ["quickstart_tune"]
