@@ -58,7 +58,7 @@ def test_a_valid_sweep_has_its_defaults() -> None:
         ({"learners": [{"name": "foml", "alpha1": 0}]}, "mine.yaml: learners[0].alpha1: must be greater than 0 (got 0)"),
         ({"learners": [{"name": "foml", "meta_gradient": "second"}]}, "mine.yaml: learners[0].meta_gradient: must be 'exact' or 'first_order' (got second)"),
         ({"learners": [{"name": "online", "preset": "tund"}]}, "mine.yaml: learners[0].preset: must be one of tuned (got tund); did you mean tuned?"),
-        ({"learners": [{"name": "ftml", "preset": {"grid": ["finn2019"]}}]}, "mine.yaml: learners[0].preset: must be one of finn2019 (got {'grid': ['finn2019']})"),
+        ({"learners": [{"name": "ftml", "preset": {"grid": ["finn2019"]}}]}, "mine.yaml: learners[0].preset: must be one of finn2019, tuned (got {'grid': ['finn2019']})"),
         ({"learners": [{"name": "tfs", "preset": "tuned"}]}, "mine.yaml: learners[0].preset: tfs has no presets (got tuned); leave it out"),
         ({"learners": [{"K": 5}]}, None),
         ({"learners": [{"name": "online", "K": {"grid": [1, 5]}}]}, None),

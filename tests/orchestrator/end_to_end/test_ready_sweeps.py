@@ -89,7 +89,10 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("tuned", "searches"),
     [
-        ([FOLDER / "rainbow_mnist_tuned.yaml"], ["tuning", "tuning_more"]),
+        (
+            [FOLDER / "rainbow_mnist_tuned.yaml", BENCHMARKS / "rainbow_mnist_tuned_ftml.yaml"],
+            ["tuning", "tuning_more", "tuning_ftml"],
+        ),
         ([FOLDER / "recurring_labels.yaml"], ["label_permuted_recurring_tuning"]),
         ([BENCHMARKS / "label_permuted.yaml"], ["label_permuted_tuning"]),
         ([BENCHMARKS / "label_permuted_newer.yaml"], ["label_permuted_newer_tuning"]),
