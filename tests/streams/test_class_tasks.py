@@ -1,5 +1,6 @@
 """Pairs and chains of classes: exact halves, no image paired with itself, the number of classes kept."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,22 @@ def test_wrong_names_of_classes_are_reported(made_folder: Path, tmp_path: Path) 
         "image_pairs.task_classes[0]: must name at least 2 classes, each once (got a)",
         "image_pairs.task_classes[1]: must name at least 2 classes, each once (got b, b)",
     )
+
+
+def test_too_few_classes_for_a_chain_are_reported(made_folder: Path, tmp_path: Path) -> None:
+    """A second task of 7 classes that keeps 2 has 5 that the first one does not have."""
+    recipe = SingleImages(data=str(made_folder), tasks=2, classes_per_task=7, keep=2, **SMALL)
+    rule = "images: tasks of 7 classes that keep 2 need at least 12 classes (got 11)"
+    with pytest.raises(SourceError) as raised:
+        build(recipe, [0], tmp_path / "store")
+    assert raised.value.faults == (f"{rule}; add classes, lower classes_per_task, or raise keep",)
+    for fits in (replace(recipe, keep=3), replace(recipe, tasks=1, classes_per_task=11)):
+        store = build(fits, [0], tmp_path / f"{fits.keep}")
+        assert [len(task["classes"]) for task in store.table(0).tasks] == [fits.classes_per_task] * fits.tasks
+
+
+def test_a_stream_of_too_many_datapoints_is_reported() -> None:
+    most = SingleImages(data="photos", tasks=10, train=9_999_998, validation=1, test=1)
+    assert most.check() == []
+    rule = "images.tasks: tasks * (train + validation + test) must be at most 100,000,000 (got 100,000,010)"
+    assert replace(most, train=9_999_999).check() == [rule]
