@@ -95,6 +95,8 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
         ),
         ([FOLDER / "recurring_labels.yaml"], ["label_permuted_recurring_tuning"]),
         ([BENCHMARKS / "label_permuted.yaml"], ["label_permuted_tuning"]),
+        ([BENCHMARKS / "label_permuted_40_steps.yaml"], ["label_permuted_40_steps_tuning"]),
+        ([BENCHMARKS / "recurring_labels_steps.yaml"], ["label_permuted_recurring_steps_tuning"]),
         ([BENCHMARKS / "label_permuted_newer.yaml"], ["label_permuted_newer_tuning"]),
         ([BENCHMARKS / "permuted_mnist.yaml", BENCHMARKS / "permuted_mnist_more.yaml"], ["permuted_mnist_tuning"]),
     ],
