@@ -6,7 +6,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -167,6 +167,27 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     np.savez(path.open("wb"), a=np.zeros(3))
     with pytest.raises(ValueError, match=r"foreign\.pt: "):
         checkpoint.load(path)
+
+
+class Touches:
+    """An object that creates a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_file_that_would_run_code_is_refused_and_runs_none(saved: Path, tmp_path: Path) -> None:
+    """Unpickled without `weights_only`, the file calls a function of its own choice."""
+    touched, path = tmp_path / "touched", tmp_path / "code.pt"
+    torch.save(torch.load(saved, weights_only=True) | {"more": Touches(touched)}, path)
+    with pytest.raises(ValueError, match=r"must be an intact file written by learners\.checkpoint\.save"):
+        checkpoint.load(path)
+    assert not touched.exists()
+    torch.load(path, weights_only=False)
+    assert touched.exists(), "the file has such code"
 
 
 @pytest.mark.parametrize("content", [{"weights": torch.zeros(2)}, torch.zeros(3), [1, 2], {"format": 2}])
