@@ -1,4 +1,4 @@
-"""The MLP and the ResNet-18 against closed forms, known sizes and finite differences; initial weights."""
+"""The networks against closed forms, known sizes and finite differences; initial weights."""
 
 from typing import Any
 
@@ -7,11 +7,59 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from learners.networks.architectures import MLP, ResNet18, initialise
+from learners.networks.architectures import MLP, RainbowNet, ResNet18, SiameseNet, initialise
 from learners.networks.build import build, write
 from learners.networks.network import Network, cross_entropy
 
 D = torch.float64
+
+
+def test_the_rainbow_network_is_that_of_the_paper() -> None:
+    """Four convolutions with pools after each; (9 in + 1) out parameters of each, and 65 of each class."""
+    torch.manual_seed(0)
+    module = RainbowNet((3, 28, 28), classes=10).to(D)
+    assert sum(p.numel() for p in module.parameters()) == 896 + 9_248 + 18_496 + 36_928 + 650
+    x = torch.rand(2, 3, 28, 28, dtype=D)
+    z = x
+    for convolution, side in zip(module.convolutions, (14, 7, 3, 1), strict=True):
+        z = F.max_pool2d(F.conv2d(z, convolution.weight, convolution.bias, padding=1).clamp(0), 2)
+        assert z.shape[2:] == (side, side)
+    assert torch.allclose(module.embed(x), z[:, :, 0, 0], rtol=1e-12)
+    larger = torch.rand(1, 3, 33, 35, dtype=D)  # of which 2x2 pixels are left, whose mean are the features
+    maps: list[Tensor] = []
+    module.convolutions[-1].register_forward_hook(lambda _, __, out: maps.append(F.max_pool2d(out.clamp(0), 2)))
+    assert torch.allclose(module.embed(larger), maps[0].flatten(2).mean(2), rtol=1e-12)
+    assert maps[0].shape == (1, 64, 2, 2)
+    assert torch.allclose(module(x), z[:, :, 0, 0] @ module.head.weight.T + module.head.bias, rtol=1e-12)
+
+
+def test_the_siamese_network_is_that_of_the_paper() -> None:
+    """Seven convolutions, each with batch norm, and pools after the second, fourth and sixth."""
+    torch.manual_seed(0)
+    module = SiameseNet((3, 32, 32), classes=2).to(D).eval()
+    convolutions, norms = 896 + 2 * 9_248 + 18_496 + 2 * 36_928 + 73_856, 2 * (3 * 32 + 3 * 64 + 128)
+    assert sum(p.numel() for p in module.parameters()) == convolutions + norms + 258
+    pairs = torch.rand(3, 2, 3, 32, 32, dtype=D)
+
+    def embed(z: Tensor) -> Tensor:
+        for place, (convolution, norm) in enumerate(zip(module.convolutions, module.norms, strict=True), 1):
+            z = F.conv2d(z, convolution.weight, convolution.bias, padding=1).clamp(0)
+            z = (z - norm.running_mean[:, None, None]) / (norm.running_var[:, None, None] + 1e-5).sqrt()
+            z = F.max_pool2d(z, 2) if place in (2, 4, 6) else z
+        assert z.shape[1:] == (128, 4, 4)
+        return z.flatten(2).mean(2)
+
+    difference = (embed(pairs[:, 0]) - embed(pairs[:, 1])).square()
+    assert torch.allclose(module.embed(pairs), difference, rtol=1e-10)
+    assert torch.allclose(module(pairs), difference @ module.head.weight.T + module.head.bias, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("kind", "least"), [(RainbowNet, 16), (SiameseNet, 8)])
+def test_images_that_the_pools_would_reduce_to_nothing_are_refused(kind: Any, least: int) -> None:
+    assert kind((1, least, 40), 2).features in (64, 128)
+    for shape in ((1, least - 1, 40), (1, 40, least - 1)):
+        with pytest.raises(ValueError, match=f"images must be at least {least}x{least} pixels"):
+            kind(shape, 2)
 
 
 def test_the_mlp_is_its_formula() -> None:
