@@ -99,6 +99,7 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
         ([BENCHMARKS / "recurring_labels_steps.yaml"], ["label_permuted_recurring_steps_tuning"]),
         ([BENCHMARKS / "label_permuted_newer.yaml"], ["label_permuted_newer_tuning"]),
         ([BENCHMARKS / "permuted_mnist.yaml", BENCHMARKS / "permuted_mnist_more.yaml"], ["permuted_mnist_tuning"]),
+        ([BENCHMARKS / "permuted_mnist_steps.yaml"], ["permuted_mnist_steps_tuning"]),
     ],
 )
 def test_a_tuned_sweep_has_the_best_trial_of_each_learner(tuned: list[Path], searches: list[str]) -> None:
