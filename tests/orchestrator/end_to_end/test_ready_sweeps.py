@@ -90,8 +90,11 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
     ("tuned", "searches"),
     [
         (
-            [FOLDER / "rainbow_mnist_tuned.yaml", BENCHMARKS / "rainbow_mnist_tuned_ftml.yaml"],
-            ["tuning", "tuning_more", "tuning_ftml"],
+            [
+                FOLDER / "rainbow_mnist_tuned.yaml",
+                *(BENCHMARKS / f"rainbow_mnist_tuned_{name}.yaml" for name in ("ftml", "moca")),
+            ],
+            ["tuning", "tuning_more", "tuning_ftml", "tuning_moca"],
         ),
         ([FOLDER / "recurring_labels.yaml"], ["label_permuted_recurring_tuning"]),
         ([BENCHMARKS / "label_permuted.yaml"], ["label_permuted_tuning"]),
