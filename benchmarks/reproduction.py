@@ -348,12 +348,12 @@ def draw() -> None:
     draw_curves({names[label]: error for label, error in ablations.items()}, LAST, ABLATIONS, top=0.5)
     draw_cost(by_cost(load(COST_ROWS)))
     draw_curves(_errors("online-cifar100-150+online-cifar100-150-ftml:*"), 25, CIFAR, bottom=0.3, top=0.6)
-    for name, sweeps, window, path, bottom, top in (
-        ("recurring-labels", "", LAST, RECURRING, 0.0, 0.55),
-        ("permuted-mnist", "+permuted-mnist-more:*", 50, PIXELS, 0.3, 0.8),
-    ):
-        steps = {"online, 2 steps": _errors(f"{name}-steps")["online"]}
-        draw_curves(_errors(name + sweeps) | steps, window, path, bottom, top)
+    recurring = _errors("recurring-labels") | _errors("recurring-labels-moca")
+    recurring["online, 2 steps"] = _errors("recurring-labels-steps")["online"]
+    draw_curves(recurring, LAST, RECURRING, top=0.55)
+    pixels = _errors("permuted-mnist+permuted-mnist-more:*")
+    pixels["online, 2 steps"] = _errors("permuted-mnist-steps")["online"]
+    draw_curves(pixels, 50, PIXELS, bottom=0.3, top=0.8)
 
 
 def main() -> None:

@@ -96,6 +96,7 @@ def options_of(learner: dict[str, Any]) -> dict[str, Any]:
             ],
             ["tuning", "tuning_more", "tuning_ftml", "tuning_moca"],
         ),
+        ([BENCHMARKS / "rainbow_mnist_tuned_steps.yaml"], ["tuning_steps"]),
         ([FOLDER / "recurring_labels.yaml"], ["label_permuted_recurring_tuning"]),
         ([BENCHMARKS / "label_permuted.yaml"], ["label_permuted_tuning"]),
         ([BENCHMARKS / "label_permuted_40_steps.yaml"], ["label_permuted_40_steps_tuning"]),
