@@ -19,6 +19,8 @@ ABLATIONS, CIFAR, COST, RECURRING, PIXELS = (
 )
 REFERENCES = {"replay", "online"}
 """Methods that the paper leaves out."""
+MOST_POINTS = 200
+"""Of a curve: more would be narrower than a line, and make the file large."""
 _BESIDE = ("axes fraction", "data")
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "reproduction", "font.family": "sans-serif", "font.size": 10}
 _GREY, _PLAIN = "#808080", "#66788a"
@@ -109,8 +111,9 @@ def draw_curves(
         ends = []
         for method, error in errors.items():
             means = np.stack([np.convolve(row, np.full(window, 1 / window), mode="valid") for row in error])
-            points = [interval(column) for column in means.T]
-            tasks, mean = np.arange(window, window + len(points)), [point.mean for point in points]
+            shown = np.arange(means.shape[1])[:: -(means.shape[1] // MOST_POINTS + 1)][::-1]  # with the last one
+            points = [interval(column) for column in means.T[shown]]
+            tasks, mean = window + shown, [point.mean for point in points]
             colour = _COLOURS.get(method, _PLAIN)
             axes.plot(tasks, mean, color=colour, lw=1.8, ls="--" if method in _DASHED else "-")
             if method in _COLOURS and len(error) > 1:

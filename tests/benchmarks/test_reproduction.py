@@ -281,6 +281,19 @@ def test_a_page_agrees_with_the_curves(path: Path) -> None:
     assert reproduction.with_tables(PAGES[path]) == PAGES[path]
 
 
+def test_a_long_curve_is_drawn_with_fewer_points(tmp_path: Path) -> None:
+    """Its last point is one of them: the axis ends there."""
+    points = {}
+    for tasks in (150, 800):
+        path = tmp_path / f"{tasks}.svg"
+        draw_curves({"online": np.random.default_rng(0).random((1, tasks))}, 1, path)
+        (line,) = re.findall(r'<path d="([^"]+)"[^>]*stroke-dasharray', path.read_text().replace("\n", " "))
+        places = {float(point.split()[0]) for point in line.removeprefix("M").split("L")}
+        points[tasks] = len(places)
+        assert max(places) == pytest.approx(576 * (0.08 + 0.72), abs=0.01)
+    assert points == {150: 150, 800: 160}
+
+
 def test_the_pictures_have_the_numbers_of_tables() -> None:
     tables = re.findall(r"<!-- table (.*) -->", "\n".join(PAGES.values()))
     assert {"methods rainbow-mnist", f"cost {reproduction.COST_ROWS}"} <= {*tables}
