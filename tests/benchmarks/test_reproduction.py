@@ -300,7 +300,7 @@ def test_the_pictures_have_the_numbers_of_tables() -> None:
 
 
 @pytest.mark.parametrize("path", reproduction.PAGES, ids=lambda path: path.stem)
-def test_intervals_in_the_text_are_in_a_table(path: Path) -> None:
+def test_numbers_in_the_text_are_in_a_table(path: Path) -> None:
     """The numbers of a page's text are in its own tables, or on a page of the reproduction that it links to."""
     text = PAGES[path]
     linked = {(path.parent / link).resolve() for link in re.findall(r"\]\(([^)#]+\.md)", text)} | {path}

@@ -88,7 +88,7 @@ def test_stores_have_fixed_hashes(kind: type[Recipe], store_hash: str, content: 
     assert (store.hash[:16], store.table(0).manifest["content"][:16]) == (store_hash, content)
 
 
-def test_a_store_is_built_again_where_the_files_of_a_data_set_have_changed(made_mnist: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_changes_with_the_files_of_a_data_set(made_mnist: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(made_mnist, data)
     recipe = PermutedDigits(data=str(data), dataset="mnist")
