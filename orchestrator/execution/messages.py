@@ -91,7 +91,7 @@ class ChunkResult:
         fitness: of a population member at its pause; else None.
         remarks: lines for the sweep's output.
         memory: bytes that the actor's process holds, in a pack the trial's share; None if not known.
-        gpu_memory: bytes that it holds on its GPU, in a pack the trial's share; None if not known.
+        gpu_memory: bytes that it holds on its GPU, in a pack the trial's share; 0 without a GPU.
     """
 
     batches: int

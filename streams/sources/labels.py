@@ -280,8 +280,8 @@ class Rows:
         labels: the class of each.
         class_names: the classes in order.
         splits: the numbers of their pools; None if the table has no splits.
-        tasks: the names of their tasks; None if the table has none.
-        order: what orders them; None if the table has no such column.
+        tasks: the names of their tasks; None if the table has none or they are not used.
+        order: what orders them; None if the table has no such column or it is not used.
         notices: one line if rows are left out.
     """
 
