@@ -30,7 +30,11 @@ from scipy.stats import ttest_1samp
 from benchmarks.reproduction_picture import (
     ABLATIONS,
     CIFAR,
+    COST,
+    ERRORS,
+    IMAGES,
     PIXELS,
+    RAINBOW,
     RECURRING,
     Row,
     draw_cost,
@@ -328,8 +332,8 @@ def _errors(name: str) -> dict[str, np.ndarray]:
     return {label: curves.by_seed(label, "validation_error") for label in curves.labels}
 
 
-def draw() -> None:
-    """Draw the pictures of docs/images again."""
+def draw(folder: Path = IMAGES) -> None:
+    """Draw the pictures of the reproduction again, in `docs/images` or another folder."""
     curves = load("rainbow-mnist")
     rows = [
         Row(
@@ -340,20 +344,20 @@ def draw() -> None:
         for label in curves.labels
     ]
     errors = _errors("rainbow-mnist")
-    draw_errors(rows, next(iter(errors.values())).shape[1])
-    draw_curves(errors, LAST)
+    draw_errors(rows, next(iter(errors.values())).shape[1], folder / ERRORS.name)
+    draw_curves(errors, LAST, folder / RAINBOW.name)
     ablations = _errors("ablations+rainbow-mnist:foml")
     names = {label: label.removeprefix("foml ") for label in ablations}
     names |= {"foml": "K=5", "foml meta_updates=False": "θ fixed"}
-    draw_curves({names[label]: error for label, error in ablations.items()}, LAST, ABLATIONS, top=0.5)
-    draw_cost(by_cost(load(COST_ROWS)))
-    draw_curves(_errors("online-cifar100-150+online-cifar100-150-ftml:*"), 25, CIFAR, bottom=0.3, top=0.6)
+    draw_curves({names[label]: error for label, error in ablations.items()}, LAST, folder / ABLATIONS.name, top=0.5)
+    draw_cost(by_cost(load(COST_ROWS)), folder / COST.name)
+    draw_curves(_errors("online-cifar100-150+online-cifar100-150-ftml:*"), 25, folder / CIFAR.name, bottom=0.3, top=0.6)
     recurring = _errors("recurring-labels") | _errors("recurring-labels-moca")
     recurring["online, 2 steps"] = _errors("recurring-labels-steps")["online"]
-    draw_curves(recurring, LAST, RECURRING, top=0.55)
+    draw_curves(recurring, LAST, folder / RECURRING.name, top=0.55)
     pixels = _errors("permuted-mnist+permuted-mnist-more:*")
     pixels["online, 2 steps"] = _errors("permuted-mnist-steps")["online"]
-    draw_curves(pixels, 50, PIXELS, bottom=0.3, top=0.8)
+    draw_curves(pixels, 50, folder / PIXELS.name, bottom=0.3, top=0.8)
 
 
 def main() -> None:

@@ -13,10 +13,12 @@ from matplotlib.figure import Figure
 from orchestrator.protocol.metrics import Interval, interval
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
-ERRORS, CURVES = IMAGES / "reproduction.svg", IMAGES / "rainbow-mnist.svg"
-ABLATIONS, CIFAR, COST, RECURRING, PIXELS = (
-    IMAGES / f"{name}.svg" for name in ("ablations", "online-cifar100", "cost", "recurring-labels", "permuted-pixels")
-)
+PICTURES = ERRORS, RAINBOW, ABLATIONS, CIFAR, COST, RECURRING, PIXELS = tuple(
+    IMAGES / f"{name}.svg"
+    for name in (
+        "reproduction", "rainbow-mnist", "ablations", "online-cifar100", "cost", "recurring-labels", "permuted-pixels"
+    )
+)  # fmt: skip
 REFERENCES = {"replay", "online"}
 """Methods that the paper leaves out."""
 MOST_POINTS = 200
@@ -69,7 +71,7 @@ def _saved(path: Path, width: float, height: float) -> Iterator[Figure]:
         figure.savefig(path, metadata={"Date": None, "Creator": None}, transparent=True)
 
 
-def draw_errors(rows: list[Row], tasks: int, path: Path = ERRORS) -> None:
+def draw_errors(rows: list[Row], tasks: int, path: Path) -> None:
     """Draw each method's cumulative error with its 95 % interval, one line for each, in the order of `rows`."""
     height = 0.32 * (len(rows) + 1)
     with _saved(path, 8, height + 0.6) as figure:
@@ -94,9 +96,7 @@ def draw_errors(rows: list[Row], tasks: int, path: Path = ERRORS) -> None:
         axes.grid(axis="x", color=_GREY, alpha=0.25)
 
 
-def draw_curves(
-    errors: Mapping[str, np.ndarray], window: int, path: Path = CURVES, bottom: float = 0, top: float = 1
-) -> None:
+def draw_curves(errors: Mapping[str, np.ndarray], window: int, path: Path, bottom: float = 0, top: float = 1) -> None:
     """Draw each method's validation error against tasks seen, with a band of the 95 % interval for some.
 
     Args:
@@ -133,7 +133,7 @@ def draw_curves(
         axes.grid(color=_GREY, alpha=0.25)
 
 
-def draw_cost(errors: Mapping[str, Mapping[int, Interval]], path: Path = COST) -> None:
+def draw_cost(errors: Mapping[str, Mapping[int, Interval]], path: Path) -> None:
     """Draw each method's cumulative error with its 95 % interval against gradient evaluations per datapoint."""
     with _saved(path, 8, 4.2) as figure:
         axes = figure.add_axes((0.08, 0.13, 0.58, 0.84))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import reproduction
-from benchmarks.reproduction_picture import Row, draw_cost, draw_curves, draw_errors
+from benchmarks.reproduction_picture import PICTURES, Row, draw_cost, draw_curves, draw_errors
 from orchestrator.protocol.metrics import interval
 
 LATE = [0.5] * 4 + [0.1] * 12  # eight tasks with two of the bad ones have a mean of 0.2: after ten tasks
@@ -273,6 +273,33 @@ def test_the_pictures_have_the_numbers(tmp_path: Path) -> None:
     assert all(f">{word}<" in drawn_cost for word in ("foml", "tfs", "2", "10", "gradient evaluations per datapoint"))
     draw_curves(errors, 8, tmp_path / "c.svg")
     assert (tmp_path / "c.svg").read_text() == drawn
+
+
+@pytest.fixture(scope="module")
+def drawn_again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    reproduction.draw(folder)
+    return folder
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_agrees_with_the_curves(path: Path, drawn_again: Path) -> None:
+    """The same elements and words, and every coordinate within 0.01 points; names of elements are hashes of these."""
+    number = re.compile(r"(?<![\w#.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
+    kept, again = (
+        re.sub(r'(?<=[#"])[mp][0-9a-f]{10}\b', "NAME", each.read_text(encoding="utf-8"))
+        for each in (path, drawn_again / path.name)
+    )
+    assert number.sub("N", again) == number.sub("N", kept)
+    coordinates = [[float(each) for each in number.findall(text)] for text in (kept, again)]
+    assert len(coordinates[0]) > 200
+    assert coordinates[1] == pytest.approx(coordinates[0], abs=0.01)
+
+
+def test_each_picture_is_drawn_and_on_a_page(drawn_again: Path) -> None:
+    words = "".join([*PAGES.values(), (reproduction.ROOT / "README.md").read_text(encoding="utf-8")])
+    assert {path.name for path in drawn_again.iterdir()} == {path.name for path in PICTURES}
+    assert [path.name for path in PICTURES if f"images/{path.name}" not in words] == []
 
 
 @pytest.mark.parametrize("path", reproduction.PAGES, ids=lambda path: path.stem)
